@@ -1,0 +1,30 @@
+"""proxdasa: decentralised composite optimisation.
+
+n agents on a connected graph, each with its own data, together minimise (1/n) Σ F_i(x) + Ψ(x): F_i smooth, non-convex
+and seen through one-sample stochastic gradients, Ψ convex and non-smooth. No server, no pooled data, neighbours only.
+"""
+
+from proxdasa import metrics, networks, problems, regularizers, schedules
+from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa.divergence import DivergenceWarning
+from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.results import Result, load
+from proxdasa.runner import run
+from proxdasa.schedules import per_trial
+
+__all__ = [
+    "Chebyshev",
+    "DivergenceWarning",
+    "Gossip",
+    "ProxDASA",
+    "ProxDASAGT",
+    "Result",
+    "load",
+    "metrics",
+    "networks",
+    "per_trial",
+    "problems",
+    "regularizers",
+    "run",
+    "schedules",
+]

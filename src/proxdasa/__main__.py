@@ -1,0 +1,5 @@
+"""``python -m proxdasa``."""
+
+from proxdasa.cli import main
+
+main()

@@ -1,0 +1,54 @@
+"""Prox-DASA: decentralised proximal averaged stochastic approximation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents
+from proxdasa.schedules import HORIZON, Alpha, Number, check_alpha, check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class ProxDASA:
+    """Prox-DASA (Algorithm 1 of Xiao, Chen, Balasubramanian and Ghadimi, 2023).
+
+        y = prox_γ(x − γ z)
+        x = mix[(1 − α) x + α y]
+        z = mix[(1 − α) z + α g(x, ξ)]          the gradient is taken at the old x
+
+    z averages the stochastic gradients over time and neighbours, so it becomes ∇F(x̄) without large batches.
+    """
+
+    title: ClassVar[str] = "Prox-DASA"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 1
+
+    gamma: Number
+    alpha: Alpha = HORIZON
+
+    class State(NamedTuple):
+        """Iterate x and averaged gradient z."""
+
+        x: Tensor
+        z: Tensor
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+        check_alpha(self.alpha)
+
+    def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
+        """z⁰ = 0."""
+        return self.State(x, z=torch.zeros_like(x))
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Local step, sample gradient at the old x, averaging, mixing."""
+        x, z = state
+        γ, α = self.gamma, self.alpha(k)
+        y = agents.prox(x - γ * z, γ)
+        v = agents.grad(x, k)
+        x, z = agents.mix(torch.lerp(x, y, α), torch.lerp(z, v, α))  # lerp(a, b, α) = (1 − α) a + α b
+        return self.State(x, z)

@@ -1,0 +1,59 @@
+"""Prox-DASA-GT: Prox-DASA with gradient tracking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents
+from proxdasa.schedules import HORIZON, Alpha, Number, check_alpha, check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class ProxDASAGT:
+    """Prox-DASA-GT (Algorithm 2 of Xiao, Chen, Balasubramanian and Ghadimi, 2023).
+
+        y = prox_γ(x − γ z)
+        v' = g(x, ξ);   ũ = u + v' − v          the tracker; v is last step's gradient
+        x = mix[(1 − α) x + α y]
+        z = mix[(1 − α) z + α ũ];   u = mix[ũ]
+
+    The mean of u equals the mean of v after every step, so z follows the network's gradient and not the agent's own:
+    the agents' data may differ without bound.
+    """
+
+    title: ClassVar[str] = "Prox-DASA-GT"
+    vectors_per_step: ClassVar[int] = 3
+    gradients_per_step: ClassVar[int] = 1
+
+    gamma: Number
+    alpha: Alpha = HORIZON
+
+    class State(NamedTuple):
+        """Iterate x, averaged gradient z, tracker u and last sample gradient v."""
+
+        x: Tensor
+        z: Tensor
+        u: Tensor
+        v: Tensor
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+        check_alpha(self.alpha)
+
+    def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
+        """z⁰ = u⁰ = v⁰ = 0."""
+        return self.State(x, z=torch.zeros_like(x), u=torch.zeros_like(x), v=torch.zeros_like(x))
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Local step, sample gradient at the old x, tracking, averaging of the tracker, mixing."""
+        x, z, u, v = state
+        γ, α = self.gamma, self.alpha(k)
+        y = agents.prox(x - γ * z, γ)
+        v_new = agents.grad(x, k)
+        u = u + v_new - v
+        x, z, u = agents.mix(torch.lerp(x, y, α), torch.lerp(z, u, α), u)
+        return self.State(x, z, u, v_new)

@@ -1,0 +1,254 @@
+"""The command line: arguments in, exit codes out; everything else is the library's.
+
+Exit codes: 0 done, 1 every trial diverged, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from proxdasa import experiments, records, reports
+from proxdasa.experiments.config import ROOMS, parameters
+from proxdasa.experiments.speedup import AGENTS
+from proxdasa.records import Row
+from proxdasa.results import Result
+from proxdasa.runner import Progress as Report
+from proxdasa.runner import Setup
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and show its table and figure.")
+app.add_typer(reproduce, name="reproduce")
+
+out = Console()
+err = Console(stderr=True)
+
+DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+@app.callback()
+def root() -> None:
+    """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace results that are in the folder already.")] = False,
+) -> None:
+    """Run the set-up of a configuration file and save its results."""
+    with _input_errors():
+        setup = experiments.read(file)
+        if (output / records.RECORDS).exists() and not overwrite:
+            raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
+        output.mkdir(parents=True, exist_ok=True)
+    with _progress() as announce:
+        result = setup.run(announce(setup.algorithm.title, setup))
+    result.save(output, overwrite=True)
+    _show_final(result)
+    out.print(f"results: {output}   (picture and table: proxdasa report {output})", soft_wrap=True)
+    _exit(result)
+
+
+@reproduce.command()
+def speedup(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results and figure.")] = Path(
+        "results/speedup"
+    ),
+    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(map(str, AGENTS)),
+    iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
+    trials: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Names the samples.")] = 0,
+) -> None:
+    """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
+
+    Finished runs in the output folder are kept and not run again.
+    """
+    with _input_errors():
+        if not re.fullmatch(r"\d+(,\d+)*", agents):
+            raise ValueError(f"--agents takes numbers separated by commas, such as 5,10,20; got {agents!r}")
+        sizes = [int(size) for size in agents.split(",")]
+        setups = experiments.speedup(sizes, iterations, trials, seed)
+        output.mkdir(parents=True, exist_ok=True)
+    out.print(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
+    with _progress() as announce:
+        results = experiments.run_series(setups, output, announce)
+    last = list(results.values())[-1]
+    if last.stopped == "interrupted":
+        finished = len(results) - 1
+        err.print(
+            f"interrupted: {finished} of {len(setups)} runs are finished and saved; the same command goes on from there"
+        )
+        raise typer.Exit(INTERRUPTED)
+    _show_report(output, [output / name for name in setups], None)
+    out.print(
+        "theory at fixed K with α = √(n/K): both ∝ n^-0.5, that is, n agents need 1/n of the iterations",
+        highlight=False,
+    )
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, or a folder that holds several.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss."),
+    ] = None,
+) -> None:
+    """Draw the figure and print the table of finished runs, from their records alone."""
+    with _input_errors():
+        _show_report(folder, records.find_results(folder), target)
+
+
+@app.command("list")
+def list_() -> None:
+    """Everything a configuration file can name, with parameters and defaults."""
+    for room, choices in ROOMS.items():
+        table = Table(title=room, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+        for choice in choices:
+            table.add_row(f"[cyan]{choice.__name__}[/]", escape(_signature(choice)), escape(_first_line(choice)))
+        out.print(table)
+        out.print()
+
+
+def main() -> None:
+    """Entry point."""
+    warnings.showwarning = _show_warning
+    app()
+
+
+def _signature(thing: Any) -> str:
+    shown = []
+    for name, parameter in parameters(thing).items():
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            shown.append(name)
+        elif isinstance(default, int | float | str) or default is None:
+            shown.append(f"{name}={default!r}")
+        else:
+            described = records.describe(default)
+            shown.append(f"{name}={described if isinstance(described, str) else described['name']}")
+    return ", ".join(shown)
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+@contextmanager
+def _input_errors() -> Iterator[None]:
+    """Bad input is one line and exit code 2, not a traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+@contextmanager
+def _progress() -> Iterator[experiments.Announce]:
+    """A bar per run on a terminal; elsewhere one line per run as it ends."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+
+        def announce(name: str, setup: Setup) -> Report:
+            task = bars.add_task(name, total=setup.iterations, measures="")
+
+            def update(k: int, iterations: int, rows: Sequence[Row]) -> None:
+                bars.update(task, completed=k)
+                if rows:
+                    bars.update(task, measures=_measures(rows))
+                if k == iterations and not err.is_terminal:
+                    err.print(f"{name}: {k} iterations, {_measures(rows)}", soft_wrap=True, highlight=False)
+
+            return update
+
+        yield announce
+
+
+def _measures(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "every trial diverged"
+    means = {name: sum(row[name] for row in rows) / len(rows) for name in ("loss", "stationarity") if name in rows[0]}
+    return "  ".join(f"{name} {value:.3g}" for name, value in means.items()) + f"  {rows[0]['seconds']:.1f} s"
+
+
+def _show_final(result: Result) -> None:
+    last = [row for row in result.records if row["k"] == result.records[-1]["k"]] if result.records else []
+    if not last:
+        return
+    table = Table(title=f"after {last[0]['k']} iterations, {len(last)} trials", title_justify="left")
+    table.add_column("measure")
+    table.add_column("mean", justify="right")
+    table.add_column("smallest", justify="right")
+    table.add_column("largest", justify="right")
+    for name in list(last[0])[2:]:
+        values = [float(row[name]) for row in last]
+        table.add_row(name, f"{sum(values) / len(values):.4g}", f"{min(values):.4g}", f"{max(values):.4g}")
+    out.print(table)
+
+
+def _show_report(folder: Path, folders: Sequence[Path], target: float | None) -> None:
+    runs = reports.load_runs(folders)
+    summary = reports.summarise(runs, target)
+    table = Table(
+        title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
+    )
+    for name in ("method", "run", "k to target", "‖G‖²", "± 95%", "consensus", "loss"):
+        table.add_column(name, justify="left" if name in ("method", "run") else "right")
+    for line in summary.lines:
+        reached = (
+            f"{line.iterations_to_target:.0f}"
+            if line.iterations_to_target == line.iterations_to_target
+            else "not by all"
+        )
+        numbers = (line.stationarity, line.stationarity_half_width, line.consensus, line.loss)
+        table.add_row(line.method, line.run, reached, *(f"{number:.3g}" for number in numbers))
+    out.print(table)
+    for slope in summary.slopes:
+        out.print(
+            f"{slope.method}: iterations to target ∝ n^{slope.iterations_to_target:.2f}, "
+            f"final ‖G‖² ∝ n^{slope.stationarity:.2f}",
+            highlight=False,
+        )
+    figure = reports.draw(runs, folder / "figure.png")
+    data = reports.write_csv(summary, folder / "table.csv")
+    out.print(f"figure: {figure}\ntable:  {data}", soft_wrap=True, highlight=False)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False)
+
+
+def _exit(result: Result) -> None:
+    if result.stopped == "interrupted":
+        err.print(f"interrupted after {result.iterations} iterations; the records so far are saved")
+        raise typer.Exit(INTERRUPTED)
+    if result.stopped == "diverged":
+        raise typer.Exit(DIVERGED)

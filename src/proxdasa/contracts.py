@@ -1,0 +1,197 @@
+"""What the rooms of the library promise each other.
+
+One idea carries the whole design: what an agent does alone is row-wise, and only mixing crosses rows. State is
+``[trials, agents, d]``; the last axis is the vector, the leading axes are company. An algorithm acts on rows through
+the verbs of `Agents` and never learns how many rows there are, who owns the others or how messages travel. So it is
+written once and runs on every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, overload, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from proxdasa.schedules import Number
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class Evaluation(NamedTuple):
+    """Losses F_i(x_i) ``[..., n]`` and gradients ∇F_i(x_i) ``[..., n, d]`` of one pass over the agents' data."""
+
+    loss: Tensor
+    grad: Tensor
+
+
+class Regularizer(Protocol):
+    """The convex term Ψ, acting on the last axis and batched over all leading ones."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """Ψ(x), of shape ``x.shape[:-1]``; infinite outside the domain of a constraint."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """argmin_y ‖y − x‖²/(2γ) + Ψ(y), for a number γ > 0 or a tensor that broadcasts against x with last axis 1."""
+
+
+class Problem(Protocol):
+    """The smooth part: n local losses F_i, seen by the algorithms through one-sample gradients.
+
+    A problem draws nothing. It turns named random words into samples, so that any engine on any number of
+    processes, starting at any iteration, sees the same ξ (see `proxdasa.samples`).
+    """
+
+    @property
+    def agents(self) -> int:
+        """The number n of local losses."""
+
+    @property
+    def dim(self) -> int:
+        """The dimension d of x."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of its data and gradients."""
+
+    @property
+    def streaming(self) -> bool:
+        """Whether samples never repeat, so that no agent has a full gradient of its own to compute."""
+
+    @property
+    def words(self) -> int:
+        """How many random 32-bit words one sample is made of; even, and 0 for exact gradients."""
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same problem in another floating-point type."""
+
+    def start(self, seed: int, trials: int) -> Tensor:
+        """The default x⁰, broadcastable to ``[trials, n, d]``."""
+
+    def sample(self, words: Tensor) -> Tensor:
+        """Samples ``[..., trials, n, ?]`` from random words ``[..., trials, n, words]`` (int32, uniform)."""
+
+    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+        """∇G_i(x_i, ξ_i) for x ``[trials, n, d]`` and a sample ``[trials, n, ?]``."""
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """F_i and ∇F_i over all data, or over the evaluation sample of a streaming problem.
+
+        x is ``[trials, n, d]``, or ``[trials, 1, d]`` for one point shared by all agents.
+        """
+
+
+class Network(Protocol):
+    """A connected graph of agents with symmetric, doubly stochastic weights W."""
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+
+    @property
+    def W(self) -> csr_array:  # noqa: N802
+        """The mixing matrix, always sparse."""
+
+    @property
+    def rho(self) -> float:
+        """ρ = max(|λ₂|, |λ_n|) < 1."""
+
+    @property
+    def degrees(self) -> Any:
+        """The number of neighbours of each agent, as an integer array."""
+
+
+class Mixing(Protocol):
+    """A polynomial in W, applied through nothing but the verb "apply W"."""
+
+    def rounds_for(self, rho: float) -> int:
+        """The number m of communication rounds on a network with this ρ."""
+
+    def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:
+        """The mixed x, after exactly ``rounds_for(rho)`` calls of ``apply``."""
+
+
+class Agents(Protocol):
+    """The verbs an algorithm has, and all it may know. Tensors are ``[trials, agents here, d]``."""
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
+        """∇G_i(x_i, ξ_i): the sample is named (seed, trial, agent, k), so calling twice uses the same ξ.
+
+        Another value of ``sample`` names another, independent one.
+        """
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        """∇F_i(x_i) over the agent's own data (an error where the data stream)."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of γΨ, row by row."""
+
+    @overload
+    def mix(self, x: Tensor, /) -> Tensor: ...
+    @overload
+    def mix(self, x: Tensor, y: Tensor, /) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def mix(self, x: Tensor, y: Tensor, z: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
+    def mix(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Rows mixed with their neighbours' by the chosen protocol; one message per neighbour and round for all."""
+
+    @property
+    def degrees(self) -> Tensor:
+        """The number of neighbours of each agent, shaped ``[agents here, 1]``."""
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j over the unweighted graph, one round of one vector."""
+
+
+class Engine(Agents, Protocol):
+    """Where rows live: the agents' verbs, and what looking at a run needs besides. Algorithms never see the latter."""
+
+    @property
+    def n(self) -> int:
+        """The number of agents in the whole network."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean over all agents, ``[trials, 1, d]``."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of all agents, ``[trials, n, d]``."""
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``; not counted as work."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """Ψ of each row."""
+
+    def observe_neighbours(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j for looking at a run, not counted as communication."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """The setting in which steps are made, as opposed to observations."""
+
+    def counts(self) -> Mapping[str, int]:
+        """What an agent has spent so far: samples, gradients, rounds, vectors sent to each neighbour."""
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is."""
+
+    title: ClassVar[str]
+    """The name in the literature, used in tables and figures."""
+    vectors_per_step: ClassVar[int]
+    """Vectors sent to each neighbour in each communication round of a step."""
+    gradients_per_step: ClassVar[int]
+    """Sample gradients that each agent evaluates in a step."""
+
+    @property
+    def gamma(self) -> Number:
+        """The γ of the proximal step, used by the measures too."""
+
+    def init(self, agents: Agents, x: Tensor) -> Any:
+        """The state, a NamedTuple of tensors whose first field is x, from the starting rows."""
+
+    def step(self, agents: Agents, k: int, state: Any) -> Any:
+        """The state after iteration k."""

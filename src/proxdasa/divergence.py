@@ -1,0 +1,74 @@
+"""Finding where a run went wrong.
+
+Looking for non-finite values in every step would cost every run; instead the runner looks when it observes, and a run
+that diverged is replayed from the last observation with every verb watched. Samples are named, so the replay is the
+same run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents, Algorithm
+from proxdasa.results import Divergence
+from proxdasa.schedules import Number
+
+
+class DivergenceWarning(UserWarning):
+    """A trial produced a non-finite value and was stopped."""
+
+
+class _NonFiniteError(Exception):
+    def __init__(self, agent: int) -> None:
+        self.agent = agent
+
+
+class _Watched:
+    """The agents' verbs, stopping at the first non-finite row of one trial, before mixing spreads it."""
+
+    def __init__(self, agents: Agents, trial: int) -> None:
+        self._agents, self._trial = agents, trial
+        self.degrees = agents.degrees
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
+        return self.check(self._agents.grad(self.check(x), k, sample))
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self.check(self._agents.full_grad(self.check(x)))
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        return self.check(self._agents.prox(self.check(x), gamma))
+
+    def mix(self, *tensors: Tensor) -> Any:
+        return self._agents.mix(*(self.check(x) for x in tensors))
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        return self._agents.neighbour_sum(self.check(x))
+
+    def check(self, x: Tensor) -> Tensor:
+        broken = ~torch.isfinite(x[self._trial]).all(dim=-1)
+        if bool(broken.any()):
+            raise _NonFiniteError(int(broken.nonzero()[0]))
+        return x
+
+
+def diverged_trials(state: Any) -> list[int]:
+    """The trials in whose state some value is not finite."""
+    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1).all(dim=-1) for tensor in state]).any(dim=0)
+    return [int(trial) for trial in broken.nonzero().flatten()]
+
+
+def locate(algorithm: Algorithm, agents: Agents, trial: int, state: Any, start: int, stop: int) -> Divergence:
+    """Replay iterations start..stop from a finite state and name the first agent and iteration that broke."""
+    watched = _Watched(agents, trial)
+    for k in range(start, stop):
+        try:
+            state = algorithm.step(watched, k, state)
+            for tensor in state:
+                watched.check(tensor)
+        except _NonFiniteError as error:
+            return Divergence(error.agent, k)
+    raise AssertionError(f"trial {trial} was finite when replayed: its steps are not a function of state and k")

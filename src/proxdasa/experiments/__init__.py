@@ -1,0 +1,7 @@
+"""The paper's experiments as presets, and configuration files."""
+
+from proxdasa.experiments.config import ConfigError, read
+from proxdasa.experiments.series import Announce, run_series
+from proxdasa.experiments.speedup import speedup
+
+__all__ = ["Announce", "ConfigError", "read", "run_series", "speedup"]

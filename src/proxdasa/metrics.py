@@ -1,0 +1,183 @@
+"""What to measure of a run: functions of a `View`, one number per trial.
+
+Everything is taken at the mean x̄ over agents with exact gradients (over all data, or the evaluation sample of a
+streaming problem), never with the run's own samples. Paper: Definition 1, the merit function (Section 4.3) and the
+last appendix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Engine, Evaluation
+from proxdasa.schedules import Number
+
+
+class View:
+    """A run at one moment; the costly evaluation at x̄ is made once and shared by all measures."""
+
+    def __init__(self, engine: Engine, gamma: Number, state: Any) -> None:
+        self.engine, self.gamma, self.state = engine, gamma, state
+
+    @property
+    def x(self) -> Tensor:
+        """The agents' iterates ``[trials, agents here, d]``."""
+        x: Tensor = self.state.x
+        return x
+
+    @property
+    def z(self) -> Tensor:
+        """The agents' averaged gradients, for methods that have them."""
+        z: Tensor = self.state.z
+        return z
+
+    @cached_property
+    def x_mean(self) -> Tensor:
+        """x̄ ``[trials, 1, d]``."""
+        return self.engine.mean(self.x)
+
+    @cached_property
+    def z_mean(self) -> Tensor:
+        """z̄ ``[trials, 1, d]``."""
+        return self.engine.mean(self.z)
+
+    @cached_property
+    def at_mean(self) -> Evaluation:
+        """F(x̄) ``[trials, 1, 1]`` and ∇F(x̄) ``[trials, 1, d]``."""
+        return self.whole(self.x_mean)
+
+    def whole(self, point: Tensor) -> Evaluation:
+        """F and ∇F of the whole network at one point ``[trials, 1, d]``."""
+        local = self.engine.evaluate(point)
+        return Evaluation(self.engine.mean(local.loss.unsqueeze(-1)), self.engine.mean(local.grad))
+
+    def mapping(self, x: Tensor, z: Tensor, gamma: Number) -> Tensor:
+        """The proximal gradient mapping G(x, z, γ) = (x − prox_γ(x − γ z)) / γ."""
+        return (x - self.engine.prox(x - gamma * z, gamma)) / gamma
+
+    def spread(self, x: Tensor, mean: Tensor) -> Tensor:
+        """(1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
+        return self.engine.mean((x - mean).square().sum(-1, keepdim=True)).flatten()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A named measure: ``of`` maps a `View` to a tensor ``[trials]``; ``needs_z``: only for methods with a z."""
+
+    name: str
+    of: Callable[[View], Tensor]
+    needs_z: bool = False
+
+
+def _squared(vector: Tensor) -> Tensor:
+    return vector.square().sum(dim=(-2, -1))
+
+
+def _loss(view: View) -> Tensor:
+    return view.at_mean.loss.flatten()
+
+
+def _objective(view: View) -> Tensor:
+    return _loss(view) + view.engine.value(view.x_mean).flatten()
+
+
+def _stationarity(view: View) -> Tensor:
+    return _squared(view.mapping(view.x_mean, view.at_mean.grad, view.gamma))
+
+
+def _consensus(view: View) -> Tensor:
+    return view.spread(view.x, view.x_mean)
+
+
+def _table_stationarity(view: View) -> Tensor:
+    unit = _squared(view.mapping(view.x_mean, view.at_mean.grad, 1.0))
+    return unit + view.engine.n * _consensus(view)
+
+
+def _density(view: View) -> Tensor:
+    return (view.x_mean.abs() > 1e-6).to(view.x.dtype).mean(dim=(-2, -1))
+
+
+def _dual_gap(view: View) -> Tensor:
+    return _squared(view.z_mean - view.at_mean.grad)
+
+
+def _z_consensus(view: View) -> Tensor:
+    return view.spread(view.z, view.z_mean)
+
+
+def _certificate(view: View) -> Tensor:
+    return _squared(view.mapping(view.x_mean, view.z_mean, view.gamma))
+
+
+def _edge_consensus(view: View) -> Tensor:
+    x = view.x - view.x_mean  # centred first: the sum below subtracts nearly equal numbers
+    laplacian = view.engine.degrees * x - view.engine.observe_neighbours(x)
+    return view.engine.n * view.engine.mean((x * laplacian).sum(-1, keepdim=True)).flatten()
+
+
+loss = Metric("loss", _loss)
+"""F(x̄)."""
+objective = Metric("objective", _objective)
+"""F(x̄) + Ψ(x̄)."""
+stationarity = Metric("stationarity", _stationarity)
+"""‖G(x̄, ∇F(x̄), γ)‖²."""
+consensus = Metric("consensus", _consensus)
+"""(1/n) ‖X − X̄‖²."""
+table_stationarity = Metric("table_stationarity", _table_stationarity)
+"""‖G(x̄, ∇F(x̄), 1)‖² + ‖X − X̄‖², the "stationarity" of the paper's table (γ = 1, consensus not divided by n)."""
+density = Metric("density", _density)
+"""The share of coordinates with |x̄_j| > 1e-6."""
+dual_gap = Metric("dual_gap", _dual_gap, needs_z=True)
+"""‖z̄ − ∇F(x̄)‖²."""
+z_consensus = Metric("z_consensus", _z_consensus, needs_z=True)
+"""(1/n) ‖Z − Z̄‖²."""
+certificate = Metric("certificate", _certificate, needs_z=True)
+"""‖G(x̄, z̄, γ)‖², the stationarity as the agents themselves can know it (remark "Dual convergence")."""
+edge_consensus = Metric("edge_consensus", _edge_consensus)
+"""SPPDM's g_W = Σ_{i~j, i<j} ‖x_i − x_j‖²."""
+
+
+def per_agent(lipschitz: float = 0.0) -> Metric:
+    """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so on request only."""
+
+    def of(view: View) -> Tensor:
+        points = view.engine.gather(view.x)
+        mappings = [
+            _squared(view.mapping(point, view.whole(point).grad, view.gamma))
+            for point in torch.split(points, 1, dim=-2)
+        ]
+        total = sum(mappings[1:], start=mappings[0])
+        return total / len(mappings) + lipschitz**2 * _consensus(view)
+
+    return Metric("per_agent", of)
+
+
+def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
+    """The merit function of the proof, W(x̄, z̄) = Φ(x̄) − Φ* + Ψ(x̄) − η(x̄, z̄) + λ ‖∇F(x̄) − z̄‖².
+
+    η(x, z) = min_y ⟨z, y − x⟩ + ‖y − x‖²/(2γ) + Ψ(y), and λ = 1/(8 γ L²) as in the appendix.
+    """
+
+    def of(view: View) -> Tensor:
+        γ, x, z, value = view.gamma, view.x_mean, view.z_mean, view.engine.value
+        y = view.engine.prox(x - γ * z, γ)
+        move = y - x
+        η = ((z * move + move.square() / (2 * γ)).sum(-1) + value(y)).flatten()
+        λ = (1 / (8 * γ * lipschitz**2) * view.x.new_ones(1)).flatten()
+        return _objective(view) - optimum + value(x).flatten() - η + λ * _dual_gap(view)
+
+    return Metric("merit", of, needs_z=True)
+
+
+STANDARD = (
+    loss, objective, stationarity, consensus, table_stationarity, density, dual_gap, z_consensus, certificate,
+)  # fmt: skip
+"""What `run` records unless told otherwise; those that need a z are left out for methods without one."""
+ALL = (*STANDARD, edge_consensus, per_agent, merit)

@@ -1,0 +1,61 @@
+"""Networks: who talks to whom, and how much weight they give each other.
+
+A network is a connected graph with a symmetric, doubly stochastic matrix W. One communication round replaces
+every agent's row by its weighted average over the neighbourhood: x ← W x. The mean stays, and disagreement
+shrinks at least by ρ = max(|λ₂|, |λ_n|).
+
+Builders are functions, ``ring(8)``, ``torus(4, 5)``, ``from_graph(graph)``, and return a `Network`.
+That a `Network` exists means that its W has been checked: one that could not reach consensus is refused, with
+the agents named that are the reason. Where a graph leaves a choice of weights, these are functions too:
+``path(8, weights=best_constant)``.
+
+This room knows integers and weights only. A builder added to `ALL` can be named in config files.
+"""
+
+from proxdasa.networks.graphs import (
+    complete,
+    erdos_renyi,
+    from_graph,
+    from_matrix,
+    grid,
+    hypercube,
+    ladder,
+    paper,
+    path,
+    regular,
+    ring,
+    star,
+    torus,
+)
+from proxdasa.networks.network import Network
+from proxdasa.networks.weights import Weights, best_constant, constant, max_degree, metropolis
+
+ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, erdos_renyi, regular, paper)
+"""The builders whose arguments are plain numbers and the name of a weighting."""
+
+WEIGHTINGS = (metropolis, max_degree, best_constant)
+"""The weights that need nothing but the graph."""
+
+__all__ = [
+    "ALL",
+    "WEIGHTINGS",
+    "Network",
+    "Weights",
+    "best_constant",
+    "complete",
+    "constant",
+    "erdos_renyi",
+    "from_graph",
+    "from_matrix",
+    "grid",
+    "hypercube",
+    "ladder",
+    "max_degree",
+    "metropolis",
+    "paper",
+    "path",
+    "regular",
+    "ring",
+    "star",
+    "torus",
+]

@@ -1,0 +1,117 @@
+"""The checks that make a matrix a mixing matrix, each with a message that names the agents concerned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import block_array, csr_array, diags_array, issparse
+from scipy.sparse.csgraph import connected_components
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
+
+TOLERANCE = 1e-9
+"""How far W may be, by rounding, from symmetric, from rows summing to one and from no negative weights."""
+
+
+def checked(given: ArrayLike | sparray | spmatrix) -> csr_array:
+    """W as a sparse copy in canonical form, if it can reach consensus.
+
+    W = Wᵀ,  W1 = 1,  W ≥ 0,  connected,  ρ = max(|λ₂|, |λ_n|) < 1
+    """
+    W = _square(given)
+    W = _symmetric(W)
+    _check_rows(W)
+    _check_signs(W)
+    W.data[W.data < 0] = 0.0
+    W.eliminate_zeros()
+    W.sort_indices()
+    _check_connected(W)
+    _check_rho(W)
+    return W
+
+
+def _square(given: Any) -> csr_array:
+    matrix: Any = given if issparse(given) else np.asarray(given, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        shape = tuple(matrix.shape)
+        raise ValueError(f"W must be a square matrix with one row per agent, got shape {shape}")
+    W: csr_array = csr_array(matrix, dtype=np.float64, copy=True)
+    W.sum_duplicates()
+    if not np.isfinite(W.data).all():
+        i, j = _place(W, ~np.isfinite(W.data))
+        raise ValueError(f"W must be finite: {_named(i, j)} is {W[i, j]}")
+    return W
+
+
+def _symmetric(W: csr_array) -> csr_array:
+    difference = csr_array(abs(W - W.T))
+    worst = difference.data.max(initial=0.0)
+    if worst > TOLERANCE:
+        i, j = _place(difference, difference.data == worst)
+        raise ValueError(
+            f"W must be symmetric: agent {i} takes {W[i, j]:.6g} of agent {j}, "
+            f"but agent {j} takes {W[j, i]:.6g} of agent {i}; give both the same weight"
+        )
+    return csr_array((W + W.T) / 2) if worst > 0 else W
+
+
+def _check_rows(W: csr_array) -> None:
+    sums = np.asarray(W.sum(axis=1))
+    worst = int(np.abs(sums - 1).argmax())
+    if abs(sums[worst] - 1) > TOLERANCE:
+        raise ValueError(
+            f"every row of W must sum to one: row {worst}, the weights of agent {worst}, "
+            f"sums to {sums[worst]:.10g}; correct its self weight, w_ii = 1 − Σ_j w_ij"
+        )
+
+
+def _check_signs(W: csr_array) -> None:
+    least = W.data.min()
+    if least < -TOLERANCE:
+        i, j = _place(W, W.data == least)
+        raise ValueError(
+            f"W must not have negative weights: {_named(i, j)} is {least:.6g}; "
+            f"smaller weights on the edges, as metropolis chooses them, leave positive self weights"
+        )
+
+
+def _check_connected(W: csr_array) -> None:
+    parts, part = connected_components(W, directed=False)
+    if parts > 1:
+        here, there = int((part == 0).argmax()), int((part == 1).argmax())
+        raise ValueError(
+            f"the graph is not connected: it falls into {parts} parts, and no path leads, for example, "
+            f"from agent {here} to agent {there}; add edges between the parts"
+        )
+
+
+def _check_rho(W: csr_array) -> None:
+    """ρ = 1 exactly if −1 is an eigenvalue: no self weights, and a bipartite graph.
+
+    A connected graph is bipartite exactly if its double cover [[0, A], [A, 0]] is not connected.
+    """
+    if (W.diagonal() > TOLERANCE).any():
+        return
+    others = csr_array(W - diags_array(W.diagonal()))
+    others.eliminate_zeros()
+    cover = block_array([[None, others], [others, None]], format="csr")
+    parts, _ = connected_components(cover, directed=False)
+    if parts > 1:
+        raise ValueError(
+            "ρ = 1, so mixing never settles: no agent has a self weight and the graph is bipartite, "
+            "so that the group of agent 0 and the group of its neighbours only swap their values; "
+            "give at least one agent a positive self weight, for example by (I + W)/2"
+        )
+
+
+def _place(W: csr_array, where: NDArray[np.bool_]) -> tuple[int, int]:
+    """Row and column of the first stored entry that is marked."""
+    at = int(where.argmax())
+    return int(np.searchsorted(W.indptr, at, side="right")) - 1, int(W.indices[at])
+
+
+def _named(i: int, j: int) -> str:
+    return f"the self weight of agent {i}" if i == j else f"the weight between agents {i} and {j}"

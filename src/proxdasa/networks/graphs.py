@@ -1,0 +1,167 @@
+"""Builders: functions that return a `Network`.
+
+The body of a builder is a graph and its weights, and gives W. `recorded` makes the network of it and notes
+name and arguments as the recipe, so that a run can tell how its network was made and a config file can make
+it again.
+"""
+
+import math
+
+import networkx as nx
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_array, sparray, spmatrix
+
+from proxdasa.networks.checks import checked
+from proxdasa.networks.recipes import recorded
+from proxdasa.networks.weights import Graph, Weights, constant, metropolis
+
+
+@recorded
+def ring(agents: int) -> csr_array:
+    """Each agent between two others, and W = I − L/3: from three agents on, all weights are 1/3.
+
+    Two agents have one edge, of weight 1/3, and one agent keeps its own value.
+    """
+    _at_least(1, agents=agents)
+    return constant(nx.cycle_graph(agents), 1 / 3)
+
+
+@recorded
+def path(agents: int, weights: Weights = metropolis) -> csr_array:
+    """Agents in a line: the slowest of all usual graphs to mix."""
+    _at_least(1, agents=agents)
+    return weights(nx.path_graph(agents))
+
+
+@recorded
+def star(agents: int, weights: Weights = metropolis) -> csr_array:
+    """Agent 0 in the middle, an edge to each of the others: the graph of a server and its clients."""
+    _at_least(1, agents=agents)
+    return weights(nx.star_graph(agents - 1))
+
+
+@recorded
+def complete(agents: int) -> csr_array:
+    """Everyone talks to everyone, W = 11ᵀ/n: one round is exact averaging, ρ = 0."""
+    _at_least(1, agents=agents)
+    return csr_array(np.full((agents, agents), 1 / agents))
+
+
+@recorded
+def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
+    """A rectangle of agents, numbered row by row, each with its neighbours above, below, left and right."""
+    _at_least(1, rows=rows, columns=columns)
+    return weights(_numbered(nx.grid_2d_graph(rows, columns)))
+
+
+@recorded
+def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
+    """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself."""
+    _at_least(1, rows=rows, columns=columns)
+    return weights(_numbered(nx.grid_2d_graph(rows, columns, periodic=True)))
+
+
+@recorded
+def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
+    """Two lines of agents side by side, 2 · rungs in all; agent i stands opposite agent rungs + i."""
+    _at_least(1, rungs=rungs)
+    return weights(nx.ladder_graph(rungs))
+
+
+@recorded
+def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
+    """2^dimension agents, neighbours where their numbers differ in one binary digit."""
+    _at_least(0, dimension=dimension)
+    # networkx gives dimension 0 two nodes without an edge.
+    return weights(_numbered(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
+
+
+@recorded
+def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights = metropolis) -> csr_array:
+    """Each pair of agents is joined with the given probability, independently of the others.
+
+    Erdős and Rényi, On random graphs I, 1959; connected with high probability above log(n)/n.
+    """
+    _at_least(1, agents=agents)
+    if not 0 <= probability <= 1:
+        raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+    graph = nx.fast_gnp_random_graph(agents, probability, seed=seed)
+    threshold = math.log(agents) / agents
+    _refuse_parts(graph, seed, f"a larger probability (log(n)/n is {threshold:.3g}, this one is {probability:g})")
+    return weights(graph)
+
+
+@recorded
+def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropolis) -> csr_array:
+    """A random graph where all agents have the same number of neighbours; from degree 3 on it mixes fast."""
+    _at_least(1, agents=agents)
+    _at_least(0, degree=degree)
+    if degree >= agents or agents * degree % 2:
+        raise ValueError(
+            f"there is no graph of {agents} agents with {degree} neighbours each: "
+            f"degree must be less than agents, and one of the two even"
+        )
+    graph = _numbered(nx.random_regular_graph(degree, agents, seed=seed))
+    _refuse_parts(graph, seed, "a larger degree (from 3 on most such graphs are connected)")
+    return weights(graph)
+
+
+@recorded
+def paper() -> csr_array:
+    """The 8 agents and 24 edges of the MNIST experiment of Prox-DASA, W = I − L/8, ρ = 0.375."""
+    # As published, with agents numbered from one.
+    edges = "12 23 36 64 45 57 78 81 13 37 74 48 82 25 56 61 14 42 26 67 71 15 58 38"
+    graph = nx.empty_graph(8)
+    graph.add_edges_from((int(edge[0]) - 1, int(edge[1]) - 1) for edge in edges.split())
+    return constant(graph, 1 / 8)
+
+
+@recorded
+def from_graph(graph: Graph, weights: Weights = metropolis) -> csr_array:
+    """Any undirected networkx graph; agents are its nodes, sorted, or as given if they cannot be sorted.
+
+    Self-loops and edge attributes are ignored: the weights decide what an agent keeps and gives.
+    """
+    if not isinstance(graph, nx.Graph):
+        raise TypeError(f"graph must be an undirected networkx.Graph, got {type(graph).__name__}")
+    if graph.is_directed():
+        raise ValueError("graph is directed, but messages go both ways: use graph.to_undirected()")
+    if graph.is_multigraph():
+        raise ValueError("graph is a multigraph, but two agents share one edge: use networkx.Graph(graph)")
+    if len(graph) == 0:
+        raise ValueError("graph is empty: at least one agent is needed")
+    return weights(_numbered(graph))
+
+
+@recorded
+def from_matrix(W: ArrayLike | sparray | spmatrix) -> csr_array:
+    """Any symmetric, doubly stochastic W, dense or sparse; its graph is where it is not zero."""
+    return checked(W)
+
+
+def _numbered(graph: Graph) -> Graph:
+    """The same graph with nodes 0 … n−1 in ascending order and no self-loops."""
+    try:
+        nodes = sorted(graph)
+    except TypeError:  # nodes of several kinds have no order but the given one
+        nodes = list(graph)
+    number = {node: i for i, node in enumerate(nodes)}
+    numbered: Graph = nx.empty_graph(len(nodes))
+    numbered.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
+    return numbered
+
+
+def _at_least(least: int, **counts: int) -> None:
+    for name, count in counts.items():
+        if count < least:
+            raise ValueError(f"{name} must be at least {least}, got {count}")
+
+
+def _refuse_parts(graph: Graph, seed: int, remedy: str) -> None:
+    parts = nx.number_connected_components(graph)
+    if parts > 1:
+        raise ValueError(
+            f"the random graph drawn with seed={seed} is not connected, it falls into {parts} parts: "
+            f"try another seed or {remedy}"
+        )

@@ -1,0 +1,95 @@
+"""The network: a mixing matrix that has been checked, and what can be read off it.
+
+A `Network` exists only if its W can reach consensus: symmetric, rows summing to one, no negative weights,
+connected, and ρ < 1. Whoever holds one need not check again. W is sparse and is not to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, triu
+
+from proxdasa.networks.checks import checked
+from proxdasa.networks.spectrum import rho
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """A connected graph of n agents with symmetric, doubly stochastic weights W and ρ < 1.
+
+    Usually made by a builder such as ``ring(8)``; ``from_matrix(W)`` takes any other W.
+    """
+
+    W: csr_array
+    """The mixing matrix: w_ij is what agent i takes of agent j's rows. Always sparse, with sorted indices."""
+    label: str
+    """The name in tables and figures."""
+    recipe: Mapping[str, object]
+    """How it was made, in plain values: the builder's name and its arguments."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "W", checked(self.W))
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+        return int(self.W.shape[0])
+
+    @cached_property
+    def rho(self) -> float:
+        """ρ = max(|λ₂|, |λ_n|): one round of W shrinks disagreement at least by this factor."""
+        return rho(self.W)
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """The number of neighbours of each agent, itself not counted."""
+        return np.bincount(self.edges.ravel(), minlength=self.n)
+
+    @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """The edges as rows (i, j) with i < j, in ascending order."""
+        return np.stack([self._upper.row, self._upper.col], axis=1).astype(np.int64)
+
+    @cached_property
+    def graph(self) -> nx.Graph[int]:
+        """The graph with nodes 0 … n−1 and the weights w_ij as edge attribute ``weight``; frozen."""
+        graph: nx.Graph[int] = nx.empty_graph(self.n)
+        upper = self._upper
+        graph.add_weighted_edges_from(zip(upper.row.tolist(), upper.col.tolist(), upper.data.tolist(), strict=True))
+        nx.freeze(graph)
+        return graph
+
+    @cached_property
+    def _upper(self) -> coo_array:
+        # Through CSR, for the order of rows and columns.
+        return csr_array(triu(self.W, k=1)).tocoo()
+
+    def neighbours(self, i: int) -> tuple[int, ...]:
+        """The agents that agent i exchanges messages with, in ascending order."""
+        if not 0 <= i < self.n:
+            raise ValueError(f"there is no agent {i}: agents are numbered from 0 to {self.n - 1}")
+        row = self.W.indices[self.W.indptr[i] : self.W.indptr[i + 1]]
+        return tuple(row[row != i].tolist())
+
+    def describe(self) -> dict[str, object]:
+        """The recipe, ready for JSON."""
+        return dict(self.recipe)
+
+    def __repr__(self) -> str:
+        agents, edges = counted(self.n, "agent"), counted(len(self.edges), "edge")
+        # Four digits of 0.99999 would read as one, which no network has.
+        rate = f"{self.rho:.4f}" if self.rho < 0.9999 else f"1-{1 - self.rho:.2e}"
+        return f"{self.label}: {agents}, {edges}, rho={rate}"
+
+
+def counted(number: int, noun: str) -> str:
+    """The number with its noun, in the singular where it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

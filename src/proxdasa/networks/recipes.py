@@ -1,0 +1,95 @@
+"""Recipes: how a network was made, noted down in plain values when it is made.
+
+``ring(20)`` has the recipe ``{"name": "ring", "agents": 20}``; calling the builder of that name with the rest
+gives the same network. What is not a plain value, a graph or a matrix, is represented by its size and a
+fingerprint.
+"""
+
+import functools
+import hashlib
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from proxdasa.networks.checks import checked
+from proxdasa.networks.network import Network, counted
+from proxdasa.networks.weights import Weights
+
+P = ParamSpec("P")
+
+
+def recorded(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
+    """Turns a function that returns W into a builder of networks with the same parameters and annotations."""
+    name, signature = weigh.__name__, inspect.signature(weigh)
+
+    @functools.wraps(weigh)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Network:
+        try:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            for key, parameter in signature.parameters.items():
+                bound.arguments[key] = _converted(key, bound.arguments[key], parameter.annotation)
+            W = weigh(*bound.args, **bound.kwargs)
+            recipe = {"name": name, **{key: _plain(value, W) for key, value in bound.arguments.items()}}
+            return Network(W, _label(recipe, signature), recipe)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+    # Whoever reads the signature, as the reader of config files does, is to see what is really returned.
+    build.__annotations__ = {**weigh.__annotations__, "return": Network}
+    build.__signature__ = signature.replace(return_annotation=Network)  # type: ignore[attr-defined]
+    return build
+
+
+def _converted(key: str, value: Any, annotation: Any) -> Any:
+    """Numbers of any library as Python's own, so that recipes can be written as JSON."""
+    if annotation is int:
+        try:
+            return int(operator.index(value))
+        except TypeError:
+            raise TypeError(f"{key} must be a whole number, got {value!r}") from None
+    if annotation is float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"{key} must be a number, got {value!r}") from None
+    if annotation == Weights and not callable(value):
+        raise TypeError(f"{key} must be a function of a graph, such as metropolis, got {value!r}")
+    return value
+
+
+def _plain(value: object, W: csr_array) -> object:
+    if isinstance(value, int | float):
+        return value
+    if callable(value):
+        return getattr(value, "__name__", repr(value))
+    return _fingerprint(checked(W))
+
+
+def _fingerprint(W: csr_array) -> dict[str, object]:
+    """The size of a network and a digest of its weights, the same on every machine."""
+    digest = hashlib.sha256()
+    for array, kind in ((W.indptr, "<i8"), (W.indices, "<i8"), (W.data, "<f8")):
+        digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
+    edges = (W.nnz - int(np.count_nonzero(W.diagonal()))) // 2
+    return {"agents": int(W.shape[0]), "edges": edges, "sha256": digest.hexdigest()}
+
+
+def _label(recipe: Mapping[str, Any], signature: inspect.Signature) -> str:
+    """The call that made the network, without the arguments that have their default value."""
+    shown = []
+    for key, parameter in signature.parameters.items():
+        value = recipe[key]
+        if isinstance(value, dict):
+            shown += [counted(value["agents"], "agent"), counted(value["edges"], "edge")]
+        elif parameter.default is parameter.empty:
+            shown.append(str(value))
+        elif value != getattr(parameter.default, "__name__", parameter.default):
+            shown.append(f"{key}={value}")
+    return f"{recipe['name']}({', '.join(shown)})"

@@ -1,0 +1,91 @@
+"""Weights: from a graph to a mixing matrix.
+
+Each function takes an undirected networkx graph and returns a symmetric W with rows summing to one, agents in
+the order of the graph's nodes. Self-loops and edge attributes of the graph are not looked at. Below, A is the
+adjacency matrix, D the diagonal matrix of degrees, L = D − A the Laplacian and Δ the largest degree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, diags_array
+
+from proxdasa.networks.spectrum import laplacian_ends
+
+# networkx's graphs are generic for type checkers only.
+if TYPE_CHECKING:
+    Graph = nx.Graph[Any]
+else:
+    Graph = nx.Graph
+
+Weights = Callable[[Graph], csr_array]
+"""A rule that gives a graph its mixing matrix."""
+
+
+def metropolis(graph: Graph) -> csr_array:
+    """Metropolis-Hastings weights, which fit every graph and need to know the neighbours' degrees only.
+
+        w_ij = 1/(1 + max(deg_i, deg_j)) for neighbours,  w_ii = 1 − Σ_j w_ij
+
+    Xiao, Boyd and Kim, Distributed average consensus with least-mean-square deviation, 2007.
+    """
+    A, degrees = _adjacency(graph)
+    A.data = 1 / (1 + np.maximum(degrees[A.row], degrees[A.col]))
+    return _with_self_weights(A)
+
+
+def max_degree(graph: Graph) -> csr_array:
+    """The same weight on every edge, small enough for the agent with most neighbours: W = I − L/(Δ + 1)."""
+    _, degrees = _adjacency(graph)
+    return constant(graph, 1 / (1 + float(degrees.max())))
+
+
+def best_constant(graph: Graph) -> csr_array:
+    """The weight that, the same on every edge, makes ρ smallest; on uneven graphs it can be too large to use.
+
+        W = I − 2/(λ₁(L) + λ_{n−1}(L)) L
+
+    Xiao and Boyd, Fast linear iterations for distributed averaging, 2004.
+    """
+    A, degrees = _adjacency(graph)
+    if A.nnz == 0:
+        return _with_self_weights(A)
+    smallest, greatest = laplacian_ends(csr_array(diags_array(degrees.astype(float)) - A))
+    return constant(graph, 2 / (smallest + greatest))
+
+
+def constant(graph: Graph, weight: float) -> csr_array:
+    """The given weight on every edge: W = I − weight · L; refused where a self weight would be negative."""
+    if not 0 < weight < np.inf:
+        raise ValueError(f"the weight of an edge must be a positive number, got {weight}")
+    A, degrees = _adjacency(graph)
+    hub = int(degrees.argmax())
+    self_weight = 1 - weight * int(degrees[hub])
+    if self_weight < -1e-12:
+        raise ValueError(
+            f"a weight of {weight:.6g} on every edge does not fit this graph: agent {hub} has {degrees[hub]} "
+            f"neighbours and would get the negative self weight {self_weight:.6g}; "
+            f"use metropolis weights, which fit every graph"
+        )
+    A.data = np.full(A.nnz, float(weight))
+    return _with_self_weights(A)
+
+
+def _adjacency(graph: Graph) -> tuple[coo_array, NDArray[np.int64]]:
+    """The adjacency matrix without self-loops, and the degrees."""
+    A = coo_array(nx.to_scipy_sparse_array(graph, weight=None, dtype=np.dtype(np.float64), format="coo"))
+    others = A.row != A.col
+    A = coo_array((A.data[others], (A.row[others], A.col[others])), shape=A.shape)
+    return A, np.bincount(A.row, minlength=A.shape[0])
+
+
+def _with_self_weights(A: coo_array) -> csr_array:
+    """What an agent does not give to its neighbours it keeps; less than rounding counts as nothing."""
+    kept = 1 - A.sum(axis=1)
+    kept[np.abs(kept) < 1e-12] = 0.0
+    return csr_array(A + diags_array(kept))

@@ -1,0 +1,11 @@
+"""The smooth part of the objective: n local losses F_i with sample gradients, full gradients and losses.
+
+A problem is a value: it holds its data, draws nothing and keeps no state between calls (`proxdasa.contracts.Problem`).
+"""
+
+from proxdasa.problems.quadratic import Quadratic
+from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
+
+ALL = (PhaseRetrieval, SingleIndex, Quadratic)
+
+__all__ = ["ALL", "IDENTITY", "LINKS", "SQUARE", "TANH", "Link", "PhaseRetrieval", "Quadratic", "SingleIndex"]

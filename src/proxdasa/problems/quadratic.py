@@ -1,0 +1,89 @@
+"""Quadratics: the problem whose answers are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from proxdasa import samples
+from proxdasa.contracts import Evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """Local quadratics with optional Gaussian gradient noise.
+
+        F_i(x) = ½ xᵀA_i x − b_iᵀx,      ∇G_i(x, ξ) = A_i x − b_i + noise · ξ,  ξ ~ N(0, I)
+
+    A is ``[n, d, d]`` with symmetric A_i, b is ``[n, d]``. Agents may disagree as much as you like.
+    """
+
+    A: Tensor
+    b: Tensor
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        n, d = self.b.shape if self.b.ndim == 2 else (0, 0)
+        if self.b.ndim != 2 or self.A.shape != (n, d, d):
+            raise ValueError(
+                f"Quadratic needs A of shape [n, d, d] and b [n, d]; got {list(self.A.shape)} and {list(self.b.shape)}"
+            )
+        if self.A.dtype != self.b.dtype or not self.A.is_floating_point():
+            raise ValueError(f"A and b need one floating-point type; got {self.A.dtype} and {self.b.dtype}")
+        skew = (self.A - self.A.mT).abs().amax(dim=(1, 2))
+        if bool((skew > 1e-5 * self.A.abs().amax()).any()):
+            raise ValueError(f"A_i must be symmetric; that of agent {int(skew.argmax())} is not (use (A + Aᵀ)/2)")
+        if self.noise < 0:
+            raise ValueError(f"noise is a standard deviation and cannot be negative; got {self.noise}")
+
+    @property
+    def agents(self) -> int:
+        """N."""
+        return self.b.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.b.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of A and b."""
+        return self.b.dtype
+
+    @property
+    def streaming(self) -> bool:
+        """Each agent knows its own A_i and b_i."""
+        return False
+
+    @property
+    def words(self) -> int:
+        """One per coordinate of the noise, if there is any."""
+        return samples.even(self.dim) if self.noise else 0
+
+    def to(self, dtype: torch.dtype) -> Quadratic:
+        """The same quadratics in another type."""
+        return replace(self, A=self.A.to(dtype), b=self.b.to(dtype))
+
+    def start(self, seed: int, trials: int) -> Tensor:  # noqa: ARG002
+        """x⁰ = 0."""
+        return torch.zeros(self.dim, dtype=self.dtype)
+
+    def sample(self, words: Tensor) -> Tensor:
+        """The noise noise · ξ."""
+        return (self.noise * samples.normals(words)[..., : self.dim]).to(self.dtype)
+
+    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+        """A_i x_i − b_i + noise · ξ_i."""
+        exact = self._curvature(x) - self.b
+        return exact + sample if self.noise else exact
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """F_i and A_i x_i − b_i."""
+        Ax = self._curvature(x)
+        return Evaluation(loss=(x * (0.5 * Ax - self.b)).sum(-1), grad=Ax - self.b)
+
+    def _curvature(self, x: Tensor) -> Tensor:
+        return torch.einsum("nij,...nj->...ni", self.A, x)

@@ -1,0 +1,182 @@
+"""Sparse single-index models, phase retrieval among them: streaming samples with gradients in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from proxdasa import samples
+from proxdasa.contracts import Evaluation
+
+
+@dataclass(frozen=True)
+class Link:
+    """The function g of a single-index model, with its derivative.
+
+    ``population``, where it is known, gives the exact loss and gradient (θ, θ*, noise) ↦ (F, ∇F) for Gaussian X.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    population: Callable[[Tensor, Tensor, float], Evaluation] | None = None
+
+    def describe(self) -> str:
+        """Its name."""
+        return self.name
+
+
+def _square_population(θ: Tensor, truth: Tensor, noise: float) -> Evaluation:
+    """F = 3‖θ‖⁴ + 3‖θ*‖⁴ − 2‖θ‖²‖θ*‖² − 4(θᵀθ*)² + σ², from the fourth moments of a Gaussian."""
+    a, b, c = θ.square().sum(-1), truth.square().sum(), θ @ truth
+    loss = 3 * a**2 + 3 * b**2 - 2 * a * b - 4 * c**2 + noise**2
+    return Evaluation(loss, (12 * a - 4 * b).unsqueeze(-1) * θ - 8 * c.unsqueeze(-1) * truth)
+
+
+def _identity_population(θ: Tensor, truth: Tensor, noise: float) -> Evaluation:
+    """F = ‖θ − θ*‖² + σ²."""
+    return Evaluation((θ - truth).square().sum(-1) + noise**2, 2 * (θ - truth))
+
+
+SQUARE = Link("square", torch.square, lambda s: 2 * s, _square_population)
+IDENTITY = Link("identity", lambda s: s, torch.ones_like, _identity_population)
+TANH = Link("tanh", torch.tanh, lambda s: 1 - torch.tanh(s).square())
+LINKS = (SQUARE, IDENTITY, TANH)
+
+
+@dataclass(frozen=True, eq=False)
+class SingleIndex:
+    """The sparse single-index model of the paper's synthetic experiment, the same at every agent.
+
+        Y = g(Xᵀθ*) + ε,    F_i(θ) = E (Y − g(Xᵀθ))²,    ∇G(θ, ξ) = −2 (Y − g(Xᵀθ)) g'(Xᵀθ) X
+
+    X ~ N(0, I), ε ~ N(0, noise²), and θ* has ``sparsity`` entries ±1/√sparsity, so ‖θ*‖ = 1. Training samples stream,
+    one per agent and iteration. Losses and full gradients come from a fixed sample of ``evaluation`` points per
+    agent, or with ``evaluation="population"`` from the exact expectation where the link has one. ``seed`` names θ* and
+    the evaluation points; they are the same for every trial, every n and every floating-point type.
+    """
+
+    agents: int
+    dim: int = 100
+    link: Link = SQUARE
+    sparsity: int = 5
+    noise: float = 0.1
+    evaluation: int | Literal["population"] = 10_000
+    seed: int = 0
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    def __post_init__(self) -> None:
+        if self.agents < 1 or self.dim < 1:
+            raise ValueError(f"agents and dim must be at least 1; got {self.agents} and {self.dim}")
+        if not 1 <= self.sparsity <= self.dim:
+            raise ValueError(f"sparsity must lie between 1 and dim = {self.dim}; got {self.sparsity}")
+        if self.noise < 0:
+            raise ValueError(f"noise is a standard deviation and cannot be negative; got {self.noise}")
+        if self.evaluation == "population":
+            if self.link.population is None:
+                raise ValueError(
+                    f"the population loss of the link {self.link.name!r} is not known; give evaluation a number"
+                )
+        elif not isinstance(self.evaluation, int) or self.evaluation < 1:
+            raise ValueError(f'evaluation must be a number of points or "population"; got {self.evaluation!r}')
+
+    @property
+    def streaming(self) -> bool:
+        """Samples never repeat."""
+        return True
+
+    @property
+    def words(self) -> int:
+        """One per coordinate of X, one for ε."""
+        return samples.even(self.dim + 1)
+
+    def to(self, dtype: torch.dtype) -> SingleIndex:
+        """The same model in another type."""
+        return replace(self, dtype=dtype)
+
+    @cached_property
+    def truth(self) -> Tensor:
+        """θ*, of norm 1: a random support with random signs and equal magnitudes."""
+        words = torch.from_numpy(samples.words(self.seed, samples.GROUND_TRUTH, 0, 0, range(1), 8 * self.dim))[0]
+        support = words[: self.dim].argsort()[: self.sparsity]
+        signs = torch.where(words[self.dim : self.dim + self.sparsity] < 0, -1.0, 1.0)
+        truth = torch.zeros(self.dim, dtype=torch.float64)
+        truth[support] = signs.to(torch.float64) / math.sqrt(self.sparsity)
+        return truth.to(self.dtype)
+
+    def start(self, seed: int, trials: int) -> Tensor:
+        """A random point of norm 1 for each trial, shared by its agents.
+
+        θ = 0 is stationary for the square link, so the paper's x⁰ = 0 would never move.
+        """
+        count = samples.even(self.dim)
+        draws = [samples.words(seed, samples.START, trial, 0, range(1), 4 * count) for trial in range(trials)]
+        points = torch.stack([samples.normals(torch.from_numpy(drawn[0, :count])) for drawn in draws])
+        return torch.nn.functional.normalize(points[:, None, : self.dim].to(self.dtype), dim=-1)
+
+    def sample(self, words: Tensor) -> Tensor:
+        """(X, Y) in one row, Y last."""
+        drawn = samples.normals(words).to(self.dtype)[..., : self.dim + 1]
+        X, ε = drawn[..., :-1], drawn[..., -1]
+        ε.mul_(self.noise).add_(self.link.value(X @ self.truth))
+        return drawn
+
+    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+        """2 (g(Xᵀθ) − Y) g'(Xᵀθ) X."""
+        X, Y = sample[..., :-1], sample[..., -1]
+        s = torch.linalg.vecdot(X, x)
+        return ((self.link.value(s) - Y) * self.link.slope(s)).mul_(2).unsqueeze(-1) * X
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """Mean loss and gradient over each agent's evaluation points, or the exact expectation."""
+        if self.evaluation == "population":
+            assert self.link.population is not None
+            return self.link.population(x, self.truth, self.noise)
+        x = x.expand(*x.shape[:-2], self.agents, self.dim)
+        θ = x.reshape(-1, self.agents, self.dim).permute(1, 2, 0)  # [n, d, trials]: one product per agent
+        loss, grad = θ.new_zeros(self.agents, θ.shape[-1]), torch.zeros_like(θ)
+        # Slices that stay in cache: X is read for the residual and again for the gradient.
+        for X, Y in zip(
+            *(torch.split(part, max(1, 2**14 // self.agents), dim=1) for part in self._points), strict=True
+        ):
+            s = X @ θ
+            residual = self.link.value(s) - Y
+            loss += residual.square().sum(dim=1)
+            grad += X.mT @ (residual * self.link.slope(s))
+        count = self._points[0].shape[1]
+        shape = x.shape
+        return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.permute(2, 0, 1).reshape(shape) * (2 / count))
+
+    @cached_property
+    def _points(self) -> tuple[Tensor, Tensor]:
+        """The evaluation points X ``[n, points, d]`` and Y ``[n, points, 1]``."""
+        assert isinstance(self.evaluation, int)
+        points = self.evaluation + -self.evaluation % 8  # Philox yields words eight at a time
+        X = torch.empty(self.agents, self.evaluation, self.dim, dtype=self.dtype)
+        Y = torch.empty(self.agents, self.evaluation, 1, dtype=self.dtype)
+        for i in range(self.agents):
+            drawn = samples.words(self.seed, samples.EVALUATION, 0, 0, range(i, i + 1), points * self.words)
+            rows = self.sample(torch.from_numpy(drawn).reshape(points, self.words)[: self.evaluation])
+            X[i], Y[i] = rows[:, :-1], rows[:, -1:]
+        return X, Y
+
+
+def PhaseRetrieval(  # noqa: N802
+    agents: int,
+    dim: int = 100,
+    sparsity: int = 5,
+    noise: float = 0.1,
+    evaluation: int | Literal["population"] = 10_000,
+    seed: int = 0,
+) -> SingleIndex:
+    """Sparse phase retrieval, the paper's synthetic experiment: `SingleIndex` with g(s) = s².
+
+    With ‖θ*‖ = 1 the exact loss is F = 3‖θ‖⁴ + 3‖θ*‖⁴ − 2‖θ‖²‖θ*‖² − 4(θᵀθ*)² + noise².
+    """
+    return SingleIndex(agents, dim, SQUARE, sparsity, noise, evaluation, seed)

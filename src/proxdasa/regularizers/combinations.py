@@ -1,0 +1,97 @@
+"""Regularisers made of regularisers: a multiple of one, or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Regularizer
+from proxdasa.regularizers import checks
+from proxdasa.regularizers.norms import Zero
+from proxdasa.schedules import Number
+
+
+@final
+@dataclass(frozen=True)
+class Scaled:
+    """The multiple c Ψ of a regulariser, c > 0, with prox_γ(c Ψ) = prox_{γ c}(Ψ)."""
+
+    regularizer: Regularizer
+    factor: float
+
+    def __post_init__(self) -> None:
+        checks.regularizer("Scaled", "regularizer", self.regularizer)
+        object.__setattr__(self, "factor", checks.positive("Scaled", "factor", self.factor))
+
+    def value(self, x: Tensor) -> Tensor:
+        """The multiple c Ψ(x)."""
+        return self.factor * self.regularizer.value(x)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of Ψ, c times as long."""
+        return self.regularizer.prox(x, checks.step_size(gamma, x) * self.factor)
+
+
+@final
+@dataclass(frozen=True)
+class Blocks:
+    """A regulariser for each of some ranges of coordinates, and none for the others.
+
+        Ψ(x) = Σ_b Ψ_b(x[start_b:stop_b]),   prox_γ(Ψ)(x)[start_b:stop_b] = prox_γ(Ψ_b)(x[start_b:stop_b])
+
+    A part is (start, stop, regulariser), counted from 0 and without the stop; a stop of None means the end.
+    Parts are kept in the order of their coordinates. ``Blocks([(0, 784, L1(1e-4))])`` leaves what follows,
+    say the biases, unpenalised.
+    """
+
+    parts: Sequence[tuple[int, int | None, Regularizer]]
+
+    def __post_init__(self) -> None:
+        checked = []
+        for number, part in enumerate(self.parts):
+            if not isinstance(part, tuple | list) or len(part) != 3:
+                raise ValueError(f"Blocks: parts[{number}] must be (start, stop, regulariser); got {part!r}")
+            start, stop, regularizer = part
+            start = checks.integer("Blocks", f"the start of parts[{number}]", start, least=0)
+            if stop is not None:
+                stop = checks.integer("Blocks", f"the stop of parts[{number}]", stop, least=start + 1)
+            checks.regularizer("Blocks", f"the last of parts[{number}]", regularizer)
+            checked.append((start, stop, regularizer))
+        if not checked:
+            raise ValueError("Blocks: parts is empty; give (start, stop, regulariser) at least once, or use Zero()")
+        checked.sort(key=lambda part: part[0])
+        for (start, stop, _), (following, *_) in pairwise(checked):
+            if stop is None or stop > following:
+                end = "end" if stop is None else stop
+                raise ValueError(f"Blocks: parts overlap: {start}:{end} and the one that starts at {following}")
+        object.__setattr__(self, "parts", tuple(checked))
+
+    def _pieces(self, x: Tensor) -> list[tuple[Tensor, Regularizer]]:
+        """All of x in order, cut where parts start and stop, with what applies to each piece."""
+        d = x.shape[-1]
+        pieces: list[tuple[Tensor, Regularizer]] = []
+        end = 0
+        for start, stop, regularizer in self.parts:
+            if start >= d or (stop is not None and stop > d):
+                raise ValueError(f"Blocks: the part {start}:{stop or 'end'} is beyond x, which has {d} coordinates")
+            if end < start:
+                pieces.append((x[..., end:start], Zero()))
+            end = d if stop is None else stop
+            pieces.append((x[..., start:end], regularizer))
+        if end < d:
+            pieces.append((x[..., end:], Zero()))
+        return pieces
+
+    def value(self, x: Tensor) -> Tensor:
+        """Σ_b Ψ_b(x[start_b:stop_b])."""
+        return torch.stack([regularizer.value(piece) for piece, regularizer in self._pieces(x)]).sum(0)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """Each part's own proximal step."""
+        gamma = checks.step_size(gamma, x)
+        return torch.cat([regularizer.prox(piece, gamma) for piece, regularizer in self._pieces(x)], dim=-1)

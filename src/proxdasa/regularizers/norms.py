@@ -1,0 +1,181 @@
+"""Norms of vectors: penalties that shrink coordinates, or groups of them, towards zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softshrink
+
+from proxdasa.regularizers import checks
+from proxdasa.schedules import Number
+
+
+def soft_threshold(x: Tensor, level: Number) -> Tensor:
+    """Shrink every coordinate by the level, stopping at zero: x − clip(x, −level, level)."""
+    if isinstance(level, Tensor):
+        # Half the time of sign(x)·max(|x| − level, 0), and equal to softshrink without rounding between them.
+        return x - torch.maximum(torch.minimum(x, level), -level)
+    # One kernel. Whether its zeros are +0 or −0 depends on their place in memory; the numbers do not.
+    return softshrink(x, level)
+
+
+@final
+@dataclass(frozen=True)
+class Zero:
+    """No regulariser: Ψ = 0, prox_γ(x) = x."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """Zero, except that a row with NaN or infinity has no value (NaN)."""
+        return (x.abs() * 0).sum(-1)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The same x, not a copy."""
+        checks.step_size(gamma, x)
+        return x
+
+
+@final
+@dataclass(frozen=True)
+class L1:
+    """The lasso penalty Ψ(x) = Σ_j w_j |x_j|, with one weight for all coordinates or one for each.
+
+        prox_γ(x)_j = sign(x_j) max(|x_j| − γ w_j, 0)
+
+    A list or tensor of weights is kept as a tuple, so that equal penalties compare equal.
+    Reference: R. Tibshirani, Regression shrinkage and selection via the lasso, J. R. Stat. Soc. B 58, 1996.
+    """
+
+    weight: float | Sequence[float] | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checks.weights("L1", "weight", self.weight))
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        return torch.as_tensor(self.weight, dtype=torch.float64)
+
+    def _weights_like(self, x: Tensor) -> Number:
+        if isinstance(self.weight, float):
+            return self.weight
+        checks.length("L1", x, len(self._weights))
+        return self._weights.to(x)
+
+    def value(self, x: Tensor) -> Tensor:
+        """Σ_j w_j |x_j|."""
+        return (x.abs() * self._weights_like(x)).sum(-1)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """Soft-thresholding at γ w."""
+        return soft_threshold(x, checks.step_size(gamma, x) * self._weights_like(x))
+
+
+@final
+@dataclass(frozen=True)
+class SquaredL2:
+    """The ridge penalty Ψ(x) = (w/2) ‖x‖², with prox_γ(x) = x / (1 + γ w)."""
+
+    weight: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checks.weight("SquaredL2", "weight", self.weight))
+
+    def value(self, x: Tensor) -> Tensor:
+        """(w/2) ‖x‖²."""
+        return self.weight / 2 * x.square().sum(-1)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """Division by 1 + γ w."""
+        return x / (1 + checks.step_size(gamma, x) * self.weight)
+
+
+@final
+@dataclass(frozen=True)
+class ElasticNet:
+    """The elastic net Ψ(x) = l1 ‖x‖₁ + (l2/2) ‖x‖²: the lasso's proximal step, then the ridge's.
+
+        prox_γ(x)_j = sign(x_j) max(|x_j| − γ l1, 0) / (1 + γ l2)
+
+    Reference: H. Zou and T. Hastie, Regularization and variable selection via the elastic net, J. R. Stat.
+    Soc. B 67, 2005.
+    """
+
+    l1: float
+    l2: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "l1", checks.weight("ElasticNet", "l1", self.l1))
+        object.__setattr__(self, "l2", checks.weight("ElasticNet", "l2", self.l2))
+
+    @cached_property
+    def _parts(self) -> tuple[L1, SquaredL2]:
+        return L1(self.l1), SquaredL2(self.l2)
+
+    def value(self, x: Tensor) -> Tensor:
+        """l1 ‖x‖₁ + (l2/2) ‖x‖²."""
+        lasso, ridge = self._parts
+        return lasso.value(x) + ridge.value(x)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """Soft-thresholding at γ l1, then division by 1 + γ l2."""
+        lasso, ridge = self._parts
+        return ridge.prox(lasso.prox(x, gamma), gamma)
+
+
+@final
+@dataclass(frozen=True)
+class GroupL2:
+    """The group lasso Ψ(x) = w Σ_g ‖x_g‖, which zeroes whole groups; not scaled by the groups' sizes.
+
+        prox_γ(x)_g = max(1 − γ w / ‖x_g‖, 0) x_g
+
+    ``groups`` is the size of consecutive groups, or a list with an integer label for every coordinate.
+    Reference: M. Yuan and Y. Lin, Model selection and estimation in regression with grouped variables, J. R.
+    Stat. Soc. B 68, 2006.
+    """
+
+    weight: float
+    groups: int | Sequence[int] | Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weight", checks.weight("GroupL2", "weight", self.weight))
+        object.__setattr__(self, "groups", checks.labels("GroupL2", "groups", self.groups))
+
+    @cached_property
+    def _index(self) -> tuple[Tensor, int]:
+        """The group of each coordinate, numbered from zero, and how many groups there are."""
+        labels, index = torch.unique(torch.as_tensor(self.groups), return_inverse=True)
+        return index, len(labels)
+
+    def _norms(self, x: Tensor) -> Tensor:
+        """‖x_g‖ for every group, ``[..., groups]``."""
+        if isinstance(self.groups, int):
+            if x.shape[-1] % self.groups:
+                raise ValueError(
+                    f"GroupL2: {x.shape[-1]} coordinates of x do not divide into groups of {self.groups}; "
+                    "give a label for each coordinate instead"
+                )
+            blocks = x.reshape(*x.shape[:-1], x.shape[-1] // self.groups, self.groups)
+            norms: Tensor = torch.linalg.vector_norm(blocks, dim=-1)
+            return norms
+        index, count = self._index
+        checks.length("GroupL2", x, len(index))
+        return x.new_zeros(*x.shape[:-1], count).index_add_(-1, index.to(x.device), x.square()).sqrt_()
+
+    def value(self, x: Tensor) -> Tensor:
+        """The sum w Σ_g ‖x_g‖."""
+        return self.weight * self._norms(x).sum(-1)
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """Shrinkage of every group's norm by γ w, stopping at zero."""
+        level = checks.step_size(gamma, x) * self.weight
+        # The floor keeps a zero group with a zero weight from becoming 0/0, and lets NaN pass.
+        keep = (1 - level / self._norms(x).clamp_min(torch.finfo(x.dtype).tiny)).relu()
+        if isinstance(self.groups, int):
+            return x * keep.repeat_interleave(self.groups, dim=-1)
+        index, _ = self._index
+        return x * keep.index_select(-1, index.to(x.device))

@@ -1,0 +1,45 @@
+"""The picture of a set of runs: one row per method, one column per measure, one curve per run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from proxdasa.reports.curves import Run
+
+MEASURES = {
+    "loss": "loss F(x̄)",
+    "stationarity": "stationarity ‖G(x̄, ∇F(x̄), γ)‖²",
+    "consensus": "consensus error ‖X − X̄‖²/n",
+}
+
+
+def draw(runs: Sequence[Run], path: Path) -> Path:
+    """Draw the runs' measures against iterations, mean over trials with 95% bands, log scale, and write the file."""
+    titles = list(dict.fromkeys(run.title for run in runs))
+    labels = list(dict.fromkeys(run.label for run in runs))
+    colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
+    figure = Figure(figsize=(4.4 * len(MEASURES), 3.1 * len(titles) + 0.5), layout="constrained")
+    axes = figure.subplots(len(titles), len(MEASURES), sharex=True, sharey="col", squeeze=False)
+    for row, title in zip(axes, titles, strict=True):
+        for ax, (measure, name) in zip(row, MEASURES.items(), strict=True):
+            for run in (run for run in runs if run.title == title):
+                k, mean, half = run.curve(measure)
+                shown = mean > 0  # agents that agree exactly have no place on a log scale
+                colour = colours[labels.index(run.label)]
+                ax.plot(k[shown], mean[shown], color=colour, label=run.label, linewidth=1.6)
+                low = np.maximum(mean - half, mean / 10)
+                ax.fill_between(k[shown], low[shown], (mean + half)[shown], color=colour, alpha=0.2, linewidth=0)
+            ax.set_yscale("log")
+            ax.grid(True, which="major", alpha=0.25)
+            ax.set_title(f"{title}: {name}", fontsize=10)
+    for ax in axes[-1]:
+        ax.set_xlabel("iteration k")
+    axes[0, 0].legend(fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path

@@ -1,0 +1,90 @@
+"""The table of a set of runs: how fast, how far, and how both scale with the number of agents."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from proxdasa.reports.curves import Run
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run of the table."""
+
+    method: str
+    run: str
+    agents: int
+    iterations_to_target: float
+    """Mean over trials of the first observed iteration with loss at most the target; NaN if a trial never got there."""
+    stationarity: float
+    stationarity_half_width: float
+    consensus: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Exponents p of a fit value ∝ n^p over the runs of one method."""
+
+    method: str
+    iterations_to_target: float
+    stationarity: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """All lines, the target loss they refer to, and the slopes where a method ran with three or more sizes."""
+
+    target: float
+    lines: list[Line]
+    slopes: list[Slope]
+
+
+def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
+    """Summarise runs; the default target is twice the largest final loss, which every finished run has met."""
+    if target is None:
+        target = 2 * max(run.final("loss")[0] for run in runs)
+    lines = [
+        Line(
+            run.title,
+            run.label,
+            run.agents,
+            float(np.mean(run.first_below("loss", target))),
+            *run.final("stationarity"),
+            run.final("consensus")[0],
+            run.final("loss")[0],
+        )
+        for run in runs
+    ]
+    slopes = []
+    for method in dict.fromkeys(line.method for line in lines):
+        mine = [line for line in lines if line.method == method]
+        if len(mine) >= 3 and len({line.agents for line in mine}) == len(mine):
+            n = [line.agents for line in mine]
+            slopes.append(
+                Slope(
+                    method,
+                    slope(n, [line.iterations_to_target for line in mine]),
+                    slope(n, [line.stationarity for line in mine]),
+                )
+            )
+    return Table(target, lines, slopes)
+
+
+def slope(n: Sequence[float], values: Sequence[float]) -> float:
+    """The p of a least-squares fit log value = p log n + c."""
+    return float(np.polyfit(np.log(n), np.log(values), 1)[0])
+
+
+def write_csv(table: Table, path: Path) -> Path:
+    """The lines as comma-separated values."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(Line.__dataclass_fields__)
+        writer.writerows(tuple(vars(line).values()) for line in table.lines)
+    return path

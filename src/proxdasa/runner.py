@@ -1,0 +1,269 @@
+"""The loop: step, observe, stop. It knows no mathematics and no transport."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa import metrics as measures
+from proxdasa import samples
+from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
+from proxdasa.divergence import DivergenceWarning, diverged_trials, locate
+from proxdasa.engines import Simulator
+from proxdasa.metrics import Metric, View
+from proxdasa.mixing import Gossip
+from proxdasa.networks import Network
+from proxdasa.records import Row, describe
+from proxdasa.regularizers import Zero
+from proxdasa.results import RANDOM_ITERATE, Divergence, Result
+from proxdasa.schedules import Schedule
+
+Progress = Callable[[int, int, Sequence[Row]], None]
+"""Told (iterations made, iterations in all, rows of the last observation) from time to time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """Everything that determines a run; the arguments of `run`, which explains them."""
+
+    algorithm: Algorithm
+    problem: Problem
+    network: Network
+    _: dataclasses.KW_ONLY
+    regularizer: Regularizer = field(default_factory=Zero)
+    mixing: Mixing = field(default_factory=Gossip)
+    iterations: int = 1_000
+    trials: int = 1
+    seed: int = 0
+    observe_every: int | None = None
+    x0: Tensor | Sequence[float] | None = None
+    dtype: torch.dtype | None = None
+    metrics: Sequence[Metric] = measures.STANDARD
+    random_iterate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.observe_every is None:
+            object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
+        if self.dtype is not None:
+            object.__setattr__(self, "problem", self.problem.to(self.dtype))
+        for name in ("iterations", "trials", "observe_every"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+        problem, network = self.problem, self.network
+        if problem.agents != network.n:
+            raise ValueError(f"the problem has {problem.agents} agents but the network {network.label} has {network.n}")
+
+    def config(self) -> dict[str, Any]:
+        """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
+        settings = {entry.name: describe(getattr(self, entry.name)) for entry in dataclasses.fields(self)}
+        settings["dtype"] = describe(self.problem.dtype)
+        settings["metrics"] = [metric.name for metric in self.metrics]
+        facts = {
+            "title": self.algorithm.title,
+            "agents": self.network.n,
+            "dim": self.problem.dim,
+            "rho": self.network.rho,
+            "rounds": self.mixing.rounds_for(self.network.rho),
+            "proxdasa": version("proxdasa"),
+            "torch": torch.__version__,
+        }
+        return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
+
+    def run(self, progress: Progress | None = None) -> Result:
+        """Run it."""
+        loop = _Loop(self, progress)
+        with torch.no_grad():
+            loop.go(self._start())
+        state = loop.state._asdict() | ({RANDOM_ITERATE: loop.kept} if self.random_iterate else {})
+        return Result(self.config(), loop.rows, state, loop.k, loop.stopped, loop.diverged)
+
+    def engine(self) -> Engine:
+        """The place where the agents' rows live."""
+        return Simulator(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed)
+
+    def _start(self) -> Tensor:
+        problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
+        given = problem.start(self.seed, self.trials) if self.x0 is None else torch.as_tensor(self.x0)
+        try:
+            return given.to(problem.dtype).expand(shape).clone()
+        except RuntimeError:
+            raise ValueError(
+                f"x0 of shape {list(given.shape)} does not broadcast to [trials, agents, d] = {list(shape)}"
+            ) from None
+
+
+def run(
+    algorithm: Algorithm,
+    problem: Problem,
+    network: Network,
+    *,
+    regularizer: Regularizer = Zero(),  # noqa: B008 - a frozen value
+    mixing: Mixing = Gossip(),  # noqa: B008 - a frozen value
+    iterations: int = 1_000,
+    trials: int = 1,
+    seed: int = 0,
+    observe_every: int | None = None,
+    x0: Tensor | Sequence[float] | None = None,
+    dtype: torch.dtype | None = None,
+    metrics: Sequence[Metric] = measures.STANDARD,
+    random_iterate: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Minimise (1/n) Σ F_i(x) + Ψ(x) with n agents that talk to their neighbours only.
+
+    Args:
+        algorithm: the method, for example ``ProxDASA(gamma=0.01)``.
+        problem: the local losses F_i.
+        network: the graph and its weights W; it must have as many agents as the problem.
+        regularizer: Ψ; nothing by default.
+        mixing: how W is applied in each iteration; one round of gossip by default.
+        iterations: K.
+        trials: independent repetitions, run as one stacked computation; parameters given with
+            `per_trial` take one value in each.
+        seed: names the samples; the sample of a trial, agent and iteration depends on nothing else.
+        observe_every: measure and record every so many iterations, at the start and at the end; by default
+            about a hundred times in all.
+        x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
+        dtype: floating-point type; the problem's own by default.
+        metrics: what to record.
+        random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k, beside the last iterate.
+        progress: called from time to time with the iterations made, K, and the latest rows.
+
+    Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
+    meets a non-finite value is stopped with a `DivergenceWarning` that names agent and iteration; the others go on.
+    """
+    setup = Setup(
+        algorithm,
+        problem,
+        network,
+        regularizer=regularizer,
+        mixing=mixing,
+        iterations=iterations,
+        trials=trials,
+        seed=seed,
+        observe_every=observe_every,
+        x0=x0,
+        dtype=dtype,
+        metrics=metrics,
+        random_iterate=random_iterate,
+    )
+    return setup.run(progress)
+
+
+class _Loop:
+    """The iterations of one run, with what they have left so far."""
+
+    def __init__(self, setup: Setup, progress: Progress | None) -> None:
+        self.setup, self.progress = setup, progress
+        self.algorithm = _bind(setup)
+        self.keep = _random_indices(self.algorithm, setup) if setup.random_iterate else {}
+        self.k, self.seconds = 0, 0.0
+        self.rows: list[Row] = []
+        self.stopped: str | None = None
+        self.diverged: dict[int, Divergence] = {}
+        self.state: Any = None
+        self._observed: tuple[int, Any] = (0, None)
+
+    def go(self, x: Tensor) -> None:
+        """Start at x and iterate until the end, an interruption, or until every trial has diverged."""
+        engine, iterations, every = self.setup.engine(), self.setup.iterations, self.setup.observe_every
+        assert every is not None
+        self.state, self.kept = self.algorithm.init(engine, x), x.clone()
+        tick = max(1, iterations // 200)
+        try:
+            self._observe(engine)
+            while self.k < iterations and not self.stopped:
+                due = min(iterations, self.k + every)
+                began = time.perf_counter()
+                with engine.stepping():
+                    for k in range(self.k, due):
+                        self.state = self.algorithm.step(engine, k, self.state)
+                        self.k = k + 1
+                        for trial in self.keep.get(self.k, ()):
+                            self.kept[trial] = self.state.x[trial]
+                        if self.progress and self.k % tick == 0 and self.k < due:
+                            self.progress(self.k, iterations, ())
+                self.seconds += time.perf_counter() - began
+                self._observe(engine)
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+
+    def _observe(self, engine: Engine) -> None:
+        self._mark_diverged()
+        view = View(engine, self.algorithm.gamma, self.state)
+        has_z = "z" in self.state._fields
+        columns = {m.name: m.of(view).tolist() for m in self.setup.metrics if has_z or not m.needs_z}
+        costs = {**engine.counts(), "seconds": self.seconds}
+        latest = [
+            {
+                "trial": trial,
+                "k": self.k,
+                **{name: column[trial] for name, column in columns.items()},
+                **costs,
+            }
+            for trial in range(len(self.state.x))
+            if trial not in self.diverged
+        ]
+        self.rows += latest
+        self._observed = (self.k, self.state)
+        if not latest:
+            self.stopped = "diverged"
+        if self.progress:
+            self.progress(self.k, self.setup.iterations, latest)
+
+    def _mark_diverged(self) -> None:
+        for trial in diverged_trials(self.state):
+            if trial in self.diverged:
+                continue
+            since, state = self._observed
+            if state is None:
+                raise ValueError(f"the starting point of trial {trial} is not finite")
+            where = locate(self.algorithm, self.setup.engine(), trial, state, since, self.k)
+            self.diverged[trial] = where
+            warnings.warn(
+                f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
+                f"{where.iteration}; its records up to iteration {since} are kept (a smaller gamma or alpha may help)",
+                DivergenceWarning,
+                stacklevel=6,
+            )
+
+
+def _bind(setup: Setup) -> Algorithm:
+    """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
+    algorithm, trials, dtype = setup.algorithm, setup.trials, setup.problem.dtype
+    changes: dict[str, Any] = {}
+    for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+        value = getattr(algorithm, entry.name)
+        given = value.value if isinstance(value, Schedule) else value
+        if isinstance(given, Tensor) and len(given) != trials:
+            raise ValueError(f"{entry.name} has {len(given)} per-trial values, but the run has {trials} trials")
+        if isinstance(value, Schedule):
+            changes[entry.name] = value.bind(setup.network.n, setup.iterations, dtype)
+        elif isinstance(value, Tensor):
+            changes[entry.name] = value.to(dtype)
+    bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
+    return bound
+
+
+def _random_indices(algorithm: Any, setup: Setup) -> dict[int, list[int]]:
+    """For each iterate the trials whose R it is: P(R = k) ∝ α_k for k = 1..K, drawn before the run begins."""
+    iterations, trials = setup.iterations, setup.trials
+    weights = torch.stack([torch.as_tensor(algorithm.alpha(k)).flatten() for k in range(1, iterations + 1)])
+    cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
+    chosen: dict[int, list[int]] = {}
+    for trial in range(trials):
+        words = samples.words(setup.seed, samples.RANDOM_ITERATE, trial, 0, range(1), 8)
+        u = float(samples.uniforms(torch.from_numpy(words))[0, 0])
+        R = 1 + int(np.searchsorted(cumulated[:, trial].numpy(), u * float(cumulated[-1, trial])))
+        chosen.setdefault(min(R, iterations), []).append(trial)
+    return chosen
