@@ -123,7 +123,7 @@ def test_complete_averages_at_once(n):
     assert complete(n).W.nnz == n * n
 
 
-@pytest.mark.parametrize("n", [2, 3, 6, 11])
+@pytest.mark.parametrize("n", [2, 3, 6, 11, 18, 21, 28])
 def test_path_spectrum(n):
     # On a path from three agents on, Metropolis weights are all 1/3, and λ_k(L) = 2 − 2 cos(πk/n).
     weight = 1 / 3 if n > 2 else 1 / 2
@@ -224,6 +224,21 @@ def test_best_constant_is_best_or_refused_for_a_reason(graph):
     assert network.rho <= rates.min() + 1e-12
 
 
+@pytest.mark.parametrize("weights", WEIGHTINGS)
+def test_weights_look_at_neither_self_loops_nor_attributes(weights):
+    graph = nx.cycle_graph(5)
+    plain = weights(graph).toarray()
+    graph.add_edges_from([(1, 1), (3, 3)])
+    nx.set_edge_attributes(graph, 7.0, "weight")
+    np.testing.assert_array_equal(weights(graph).toarray(), plain)
+
+
+def test_weights_of_a_user_may_be_dense():
+    network = from_graph(nx.complete_graph(3), weights=lambda graph: np.full((len(graph),) * 2, 1 / len(graph)))
+    laws(network)
+    assert network.describe()["graph"]["edges"] == 3
+
+
 def test_constant_as_weights():
     network = path(5, weights=partial(constant, weight=0.25))
     np.testing.assert_allclose(network.W.diagonal(), [0.75, 0.5, 0.5, 0.5, 0.75])
@@ -275,7 +290,9 @@ def test_best_constant_on_large_graphs(n):
     values = 4 * np.sin(np.pi * np.arange(1, n) / n) ** 2
     gap = 2 * values.min() / (values.min() + values.max())
     assert abs(relative_gap(from_graph(nx.cycle_graph(n), weights=best_constant), gap)) < 1e-6
-    assert abs(relative_gap(path(n, weights=best_constant), 1 - np.cos(np.pi / n))) < 1e-6
+    line = path(n, weights=best_constant)
+    assert abs(relative_gap(line, 1 - np.cos(np.pi / n))) < 1e-6
+    assert np.count_nonzero(line.W.diagonal()) == 2
 
 
 @pytest.mark.parametrize("network", [regular(800, 3), erdos_renyi(700, 0.02), grid(20, 40), ladder(400)], ids=repr)
@@ -457,7 +474,8 @@ def test_recipes_of_graphs_and_matrices_are_fingerprints():
     W = ring(4).W
     marks = {from_matrix(form).describe()["W"]["sha256"] for form in (W, W.toarray(), sp.coo_matrix(W), W.tocsc())}
     assert len(marks) == 1
-    assert from_matrix(path(4).W).describe()["W"]["sha256"] not in marks
+    for other in (path(4).W, (np.eye(4) + W) / 2):
+        assert from_matrix(other).describe()["W"]["sha256"] not in marks
 
 
 def test_numbers_of_other_libraries_become_plain():

@@ -1,11 +1,12 @@
 """The command line: arguments in, exit codes out; everything else is the library's.
 
-Exit codes: 0 done, 1 every trial diverged, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from rich.progress import (
 from rich.table import Table
 
 from proxdasa import experiments, records, reports
-from proxdasa.experiments.config import ROOMS, parameters
+from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.records import Row
 from proxdasa.results import Result
@@ -63,9 +64,10 @@ def run(
         output.mkdir(parents=True, exist_ok=True)
     with _progress() as announce:
         result = setup.run(announce(setup.algorithm.title, setup))
-    result.save(output, overwrite=True)
+    with _input_errors():
+        result.save(output, overwrite=True)
     _show_final(result)
-    out.print(f"results: {output}   (picture and table: proxdasa report {output})", soft_wrap=True)
+    _line(f"results: {output}   (picture and table: proxdasa report {output})")
     _exit(result)
 
 
@@ -81,7 +83,7 @@ def speedup(
 ) -> None:
     """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
 
-    Finished runs in the output folder are kept and not run again.
+    Finished runs of the same settings in the output folder are kept and not run again; others are replaced.
     """
     with _input_errors():
         if not re.fullmatch(r"\d+(,\d+)*", agents):
@@ -89,21 +91,19 @@ def speedup(
         sizes = [int(size) for size in agents.split(",")]
         setups = experiments.speedup(sizes, iterations, trials, seed)
         output.mkdir(parents=True, exist_ok=True)
-    out.print(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
-    with _progress() as announce:
+    _line(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
+    with _input_errors(), _progress() as announce:
         results = experiments.run_series(setups, output, announce)
     last = list(results.values())[-1]
     if last.stopped == "interrupted":
         finished = len(results) - 1
-        err.print(
-            f"interrupted: {finished} of {len(setups)} runs are finished and saved; the same command goes on from there"
-        )
+        _line(f"interrupted: {finished} of {len(setups)} runs are finished and saved; the same command goes on", err)
         raise typer.Exit(INTERRUPTED)
-    _show_report(output, [output / name for name in setups], None)
-    out.print(
-        "theory at fixed K with α = √(n/K): both ∝ n^-0.5, that is, n agents need 1/n of the iterations",
-        highlight=False,
-    )
+    with _input_errors():
+        _show_report(output, [output / name for name in setups], None)
+    _line("theory at fixed K with α = √(n/K): both ∝ n^-0.5, that is, n agents need 1/n of the iterations")
+    if any(result.stopped == "diverged" for result in results.values()):
+        raise typer.Exit(DIVERGED)
 
 
 @app.command()
@@ -122,12 +122,24 @@ def report(
 @app.command("list")
 def list_() -> None:
     """Everything a configuration file can name, with parameters and defaults."""
+    keys = {name: parameter.default for name, parameter in parameters(Setup).items()}
+    needed = [name for name, default in keys.items() if default is inspect.Parameter.empty]
+    optional = [
+        f"{name}={default}" if isinstance(default, int) else name
+        for name, default in keys.items()
+        if name not in needed
+    ]
+    out.print(f"[bold]keys[/]\n{', '.join(needed)}; optional: {', '.join(optional)}\n", highlight=False)
     for room, choices in ROOMS.items():
         table = Table(title=room, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
         for choice in choices:
             table.add_row(f"[cyan]{choice.__name__}[/]", escape(_signature(choice)), escape(_first_line(choice)))
         out.print(table)
         out.print()
+    for kind, values in VALUES.items():
+        takes = {name: _signature(value) for name, value in values.items() if kind == "metric" and callable(value)}
+        names = (f"{name}({takes[name]})" if name in takes else name for name in values)
+        out.print(f"[bold]{kind}[/]\n{escape(', '.join(names))}\n", highlight=False)
 
 
 def main() -> None:
@@ -160,7 +172,7 @@ def _input_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False, emoji=False)
         raise typer.Exit(BAD_INPUT) from None
 
 
@@ -185,7 +197,7 @@ def _progress() -> Iterator[experiments.Announce]:
                 if rows:
                     bars.update(task, measures=_measures(rows))
                 if k == iterations and not err.is_terminal:
-                    err.print(f"{name}: {k} iterations, {_measures(rows)}", soft_wrap=True, highlight=False)
+                    _line(f"{name}: {k} iterations, {_measures(rows)}", err)
 
             return update
 
@@ -217,38 +229,47 @@ def _show_final(result: Result) -> None:
 def _show_report(folder: Path, folders: Sequence[Path], target: float | None) -> None:
     runs = reports.load_runs(folders)
     summary = reports.summarise(runs, target)
+    figure = reports.draw(runs, folder / "figure.png")
+    data = reports.write_csv(summary, folder / "table.csv")
     table = Table(
         title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
     )
     for name in ("method", "run", "k to target", "‖G‖²", "± 95%", "consensus", "loss"):
         table.add_column(name, justify="left" if name in ("method", "run") else "right")
     for line in summary.lines:
-        reached = (
-            f"{line.iterations_to_target:.0f}"
-            if line.iterations_to_target == line.iterations_to_target
-            else "not by all"
-        )
+        reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
         numbers = (line.stationarity, line.stationarity_half_width, line.consensus, line.loss)
-        table.add_row(line.method, line.run, reached, *(f"{number:.3g}" for number in numbers))
+        shown = ("not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers)
+        table.add_row(line.method, escape(line.run), reached, *shown)
     out.print(table)
+    for run in runs:
+        if run.ending:
+            _line(f"{run.title}, {run.label}: {run.ending}")
     for slope in summary.slopes:
-        out.print(
-            f"{slope.method}: iterations to target ∝ n^{slope.iterations_to_target:.2f}, "
-            f"final ‖G‖² ∝ n^{slope.stationarity:.2f}",
-            highlight=False,
+        _line(
+            f"{slope.method}: iterations to target {_power(slope.iterations_to_target)}, "
+            f"final ‖G‖² {_power(slope.stationarity)}"
         )
-    figure = reports.draw(runs, folder / "figure.png")
-    data = reports.write_csv(summary, folder / "table.csv")
-    out.print(f"figure: {figure}\ntable:  {data}", soft_wrap=True, highlight=False)
+    _line(f"figure: {figure}")
+    _line(f"table:  {data}")
+
+
+def _power(exponent: float) -> str:
+    return "has no fit (a value is missing or 0)" if math.isnan(exponent) else f"∝ n^{exponent:.2f}"
+
+
+def _line(text: str, console: Console = out) -> None:
+    """Print text as it is: paths are neither wrapped, so that they can be copied, nor read as markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False)
+    err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False, emoji=False)
 
 
 def _exit(result: Result) -> None:
     if result.stopped == "interrupted":
-        err.print(f"interrupted after {result.iterations} iterations; the records so far are saved")
+        _line(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
         raise typer.Exit(INTERRUPTED)
     if result.stopped == "diverged":
         raise typer.Exit(DIVERGED)

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -28,11 +30,15 @@ CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
 
 def describe(thing: Any) -> Any:
     """A JSON-able description: plain values as they are, objects as {"name": ..., parameters ...}."""
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return str(float(thing))  # "inf": JSON has no word for it
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
+    if isinstance(thing, np.ndarray | np.generic):
+        return describe(torch.as_tensor(thing))
     if isinstance(thing, Tensor):
         if thing.numel() <= 64:
-            return (thing.flatten() if thing.shape[1:] == (1, 1) else thing).tolist()
+            return describe(thing.tolist())
         digest = hashlib.sha256(thing.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
         return {"shape": list(thing.shape), "dtype": str(thing.dtype), "sha256": digest}
     if isinstance(thing, torch.dtype):
@@ -44,28 +50,38 @@ def describe(thing: Any) -> Any:
     if callable(getattr(thing, "describe", None)):
         return describe(thing.describe())
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        fields = {field.name: describe(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
-        return {"name": type(thing).__name__, **fields}
+        return {
+            "name": type(thing).__name__,
+            **{field.name: _value(thing, field) for field in dataclasses.fields(thing)},
+        }
     return getattr(thing, "__name__", repr(thing))
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
-    """Write a results folder; each file appears whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write a results folder; each file appears whole or not at all, and none if something cannot be written."""
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    _replace(folder / FINAL, lambda path: save_file(contiguous, path))
     lines = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
-    _replace(folder / RECORDS, lambda path: path.write_text(lines, encoding="utf-8"))
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / FINAL, lambda path: save_file(contiguous, path))
+    _replace(folder / RECORDS, lambda path: path.write_text(lines, encoding="utf-8"))
+    # Last, so that a folder with a configuration has everything else too.
     _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a results folder."""
-    config = json.loads(_expected(folder, CONFIG).read_text(encoding="utf-8"))
-    if not isinstance(config, dict):
-        raise ValueError(f"{folder / CONFIG} is not a table of settings")
-    return config
+    path = _expected(folder, CONFIG)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
+    missing = {"facts", "ending"} - set(config if isinstance(config, dict) else ())
+    if missing:
+        raise ValueError(
+            f"{path}: not the configuration of saved results: it has no {' and no '.join(sorted(missing))}"
+        )
+    return dict(config)
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -86,7 +102,11 @@ def read_rows(folder: Path) -> list[Row]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The final state of a results folder."""
-    return load_file(_expected(folder, FINAL))
+    path = _expected(folder, FINAL)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
 
 
 def find_results(folder: Path) -> list[Path]:
@@ -104,6 +124,15 @@ def _expected(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not a results folder: it has no {name}")
     return path
+
+
+def _value(thing: Any, field: dataclasses.Field[Any]) -> Any:
+    """The description of a field; one number per trial, ``[trials, 1, 1]``, is the plain list it was made from."""
+    value = getattr(thing, field.name)
+    data = field.type in (Tensor, "Tensor")  # as opposed to a parameter, which may be one number too
+    if isinstance(value, Tensor) and value.shape[1:] == (1, 1) and not data:
+        return describe(value.flatten().tolist())
+    return describe(value)
 
 
 def _plain(row: Row) -> Row:

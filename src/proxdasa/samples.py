@@ -53,10 +53,16 @@ def normals(words: Tensor) -> Tensor:
     Box-Muller: √(−2 log u) (cos 2πv, sin 2πv). Taking u from the word's magnitude keeps small u exact, so the tails
     reach 6.6 standard deviations and log never sees zero.
     """
-    radius, angle = words.to(torch.float32).chunk(2, dim=-1)
-    radius = radius.abs().add_(0.5).mul_(2.0**-31).log_().mul_(-2.0).sqrt_()
-    angle = angle * (math.pi * 2.0**-31)
-    return torch.cat((torch.cos(angle).mul_(radius), torch.sin(angle).mul_(radius)), dim=-1)
+    half = words.shape[-1] // 2
+    contiguous = torch.contiguous_format  # halves of short rows are slow to work on in place
+    radius = words[..., :half].to(torch.float32, memory_format=contiguous)
+    angle = words[..., half:].to(torch.float32, memory_format=contiguous)
+    radius.abs_().add_(0.5).mul_(2.0**-31).log_().mul_(-2.0).sqrt_()
+    angle.mul_(math.pi * 2.0**-31)
+    drawn = torch.empty(words.shape)
+    torch.mul(angle.cos(), radius, out=drawn[..., :half])
+    torch.mul(angle.sin_(), radius, out=drawn[..., half:])
+    return drawn
 
 
 def uniforms(words: Tensor) -> Tensor:

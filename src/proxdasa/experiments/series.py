@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from proxdasa import records
 from proxdasa.results import Result, load
 from proxdasa.runner import Progress, Setup
 
@@ -21,17 +21,21 @@ def run_series(setups: Mapping[str, Setup], folder: Path, announce: Announce) ->
     """
     results: dict[str, Result] = {}
     for name, setup in setups.items():
-        results[name] = _finished(folder / name, setup) or setup.run(announce(name, setup))
+        earlier = _finished(folder / name, setup)
+        results[name] = earlier or setup.run(announce(name, setup))
         if results[name].stopped == "interrupted":
             break
-        results[name].save(folder / name, overwrite=True)
+        if not earlier:
+            results[name].save(folder / name, overwrite=True)
     return results
 
 
 def _finished(folder: Path, setup: Setup) -> Result | None:
-    """The results in a folder, if they are the finished results of this very set-up."""
-    if not (folder / records.CONFIG).exists():
+    """The results in a folder, if they are the finished results of this very set-up, unharmed."""
+    try:
+        with warnings.catch_warnings(action="error"):  # a record that is cut short counts as harm
+            result = load(folder)
+    except (OSError, ValueError, UserWarning):
         return None
-    result = load(folder)
     same = result.config == json.loads(json.dumps(setup.config()))
     return result if same and result.stopped is None else None

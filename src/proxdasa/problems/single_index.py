@@ -122,10 +122,11 @@ class SingleIndex:
 
     def sample(self, words: Tensor) -> Tensor:
         """(X, Y) in one row, Y last."""
-        drawn = samples.normals(words).to(self.dtype)[..., : self.dim + 1]
-        X, ε = drawn[..., :-1], drawn[..., -1]
+        drawn = samples.normals(words).to(self.dtype)
+        rows = drawn.view(-1, self.words)  # two axes, so that the product needs no copy of X
+        X, ε = rows[:, : self.dim], rows[:, self.dim]
         ε.mul_(self.noise).add_(self.link.value(X @ self.truth))
-        return drawn
+        return drawn[..., : self.dim + 1]
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """2 (g(Xᵀθ) − Y) g'(Xᵀθ) X."""

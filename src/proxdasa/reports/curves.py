@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from proxdasa import records
 
 Array = NDArray[np.float64]
+
+LONGEST_LABEL = 50
+"""Characters that a legend has room for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +30,17 @@ class Run:
     agents: int
     config: Mapping[str, Any]
     rows: Sequence[records.Row]
+    ending: str | None = None
+    """How the run ended if not as planned, in words."""
 
     def curve(self, measure: str) -> tuple[Array, Array, Array]:
-        """Iterations k, mean over trials, and half the width of its 95% confidence interval."""
+        """Iterations k, mean over trials, and half the width of its 95% confidence interval.
+
+        The mean is NaN where the measure was not recorded.
+        """
         groups: dict[int, list[float]] = {}
         for row in self.rows:
-            groups.setdefault(row["k"], []).append(row[measure])
+            groups.setdefault(row["k"], []).append(row.get(measure, np.nan))
         ks, columns = list(groups), [np.array(values) for values in groups.values()]
         half = [1.96 * c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else 0.0 for c in columns]
         return np.array(ks, dtype=float), np.array([c.mean() for c in columns]), np.array(half)
@@ -46,23 +55,36 @@ class Run:
         first: dict[int, float] = {}
         for row in self.rows:
             first.setdefault(row["trial"], np.nan)
-            if np.isnan(first[row["trial"]]) and row[measure] <= target:
+            if np.isnan(first[row["trial"]]) and row.get(measure, np.nan) <= target:
                 first[row["trial"]] = row["k"]
         return list(first.values())
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in some results folders, labelled by what differs between them."""
+    """The runs in some results folders, labelled by what differs between them, or by their folders if that is much."""
     configs = [records.read_config(path) for path in folders]
     labels = _labels(configs)
+    if not all(labels) or max(map(len, labels)) > LONGEST_LABEL:
+        paths = [path.resolve() for path in folders]  # so that "." has a name
+        above = os.path.commonpath([path.parent for path in paths])
+        labels = [str(path.relative_to(above)) for path in paths]
     runs = []
     for path, config, label in zip(folders, configs, labels, strict=True):
         rows = records.read_rows(path)
         if not rows:
             raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
         facts = config["facts"]
-        runs.append(Run(facts["title"], label or path.name, facts["agents"], config, rows))
+        runs.append(Run(facts["title"], label, facts["agents"], config, rows, _ending(config)))
     return runs
+
+
+def _ending(config: Mapping[str, Any]) -> str | None:
+    ending, trials = config["ending"], config["trials"]
+    if ending["diverged"]:
+        return f"{len(ending['diverged'])} of {trials} trials diverged; the means are over what was recorded"
+    if ending["stopped"]:
+        return f"{ending['stopped']} after {ending['iterations']} of {config['iterations']} iterations"
+    return None
 
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -75,10 +97,12 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         settings["n"] = config["facts"]["agents"]
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
-    return [
-        ", ".join(f"{key.removesuffix('.name')} = {settings[key]}" for key in differing if key in settings)
-        for settings in flat
-    ]
+    last = [key.removesuffix(".name").rpartition(".")[2] for key in differing]
+    shown = {
+        key: word if last.count(word) == 1 else key.removesuffix(".name")
+        for key, word in zip(differing, last, strict=True)
+    }
+    return [", ".join(f"{shown[key]} = {settings[key]}" for key in differing if key in settings) for settings in flat]
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

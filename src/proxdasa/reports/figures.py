@@ -8,8 +8,9 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from proxdasa.reports.curves import Run
+from proxdasa.reports.curves import Array, Run
 
 MEASURES = {
     "loss": "loss F(x̄)",
@@ -19,27 +20,43 @@ MEASURES = {
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the runs' measures against iterations, mean over trials with 95% bands, log scale, and write the file."""
+    """Draw the runs' measures against iterations, mean over trials with 95% bands, log scale, and write the file.
+
+    Measures that no run recorded are left out; those with negative values are drawn on a linear scale.
+    """
+    measures = {measure: name for measure, name in MEASURES.items() if any(measure in run.rows[0] for run in runs)}
+    if not measures:
+        raise ValueError(f"nothing to draw: the records hold none of {', '.join(MEASURES)}")
     titles = list(dict.fromkeys(run.title for run in runs))
     labels = list(dict.fromkeys(run.label for run in runs))
     colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
-    figure = Figure(figsize=(4.4 * len(MEASURES), 3.1 * len(titles) + 0.5), layout="constrained")
-    axes = figure.subplots(len(titles), len(MEASURES), sharex=True, sharey="col", squeeze=False)
+    figure = Figure(figsize=(4.4 * len(measures), 3.1 * len(titles) + 0.5), layout="constrained")
+    axes = figure.subplots(len(titles), len(measures), sharex=True, sharey="col", squeeze=False)
     for row, title in zip(axes, titles, strict=True):
-        for ax, (measure, name) in zip(row, MEASURES.items(), strict=True):
+        for ax, (measure, name) in zip(row, measures.items(), strict=True):
+            log = not any((run.curve(measure)[1] < 0).any() for run in runs)
             for run in (run for run in runs if run.title == title):
                 k, mean, half = run.curve(measure)
-                shown = mean > 0  # agents that agree exactly have no place on a log scale
+                shown = _positive(mean) if log else np.isfinite(mean)
                 colour = colours[labels.index(run.label)]
                 ax.plot(k[shown], mean[shown], color=colour, label=run.label, linewidth=1.6)
-                low = np.maximum(mean - half, mean / 10)
+                low = np.maximum(mean - half, mean / 10) if log else mean - half
                 ax.fill_between(k[shown], low[shown], (mean + half)[shown], color=colour, alpha=0.2, linewidth=0)
-            ax.set_yscale("log")
+            ax.set_yscale("log" if log else "linear")
             ax.grid(True, which="major", alpha=0.25)
             ax.set_title(f"{title}: {name}", fontsize=10)
     for ax in axes[-1]:
         ax.set_xlabel("iteration k")
-    axes[0, 0].legend(fontsize=9)
+    for row in axes:
+        row[0].legend(fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return path
+
+
+def _positive(mean: Array) -> NDArray[np.bool_]:
+    """Where a curve is on a log scale: not where it is 0, nor where the agents start out agreeing up to rounding."""
+    shown = mean > 0
+    if len(mean) > 1 and mean[0] < 1e-4 * np.min(mean[1:]):
+        shown[0] = False
+    return shown

@@ -46,9 +46,15 @@ class Table:
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
-    """Summarise runs; the default target is twice the largest final loss, which every finished run has met."""
+    """Summarise runs; the default target is twice the largest final loss, or half of it if it is negative.
+
+    Every run that came to its end has met that target. It is NaN if no run has a finite final loss.
+    """
     if target is None:
-        target = 2 * max(run.final("loss")[0] for run in runs)
+        ended = [run for run in runs if run.ending is None] or runs
+        finals = [loss for loss in (run.final("loss")[0] for run in ended) if np.isfinite(loss)]
+        worst = max(finals, default=np.nan)
+        target = 2 * worst if worst > 0 else worst / 2
     lines = [
         Line(
             run.title,
@@ -77,7 +83,9 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
 
 
 def slope(n: Sequence[float], values: Sequence[float]) -> float:
-    """The p of a least-squares fit log value = p log n + c."""
+    """The p of a least-squares fit log value = p log n + c; NaN if a value is missing or not positive."""
+    if not all(np.isfinite(value) and value > 0 for value in values):
+        return float("nan")
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 

@@ -1,0 +1,210 @@
+"""``make bench``: ratios, each taken within one run, on whatever machine this is.
+
+Nothing here is asserted: a ratio is for reading. Times are the best of several interleaved repetitions, so that a busy
+moment hits both sides or neither.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import proxdasa
+from proxdasa import networks, problems, regularizers
+from proxdasa.engines.products import SparseProduct
+from proxdasa.runner import Setup, _bind
+
+console = Console()
+
+
+def best(functions: dict[str, Callable[[], object]], repeats: int = 5) -> dict[str, float]:
+    """The best time of each function, the functions taking turns."""
+    times = dict.fromkeys(functions, float("inf"))
+    for _ in range(repeats + 1):  # the first turn warms up and may only be too slow
+        for name, function in functions.items():
+            began = time.perf_counter()
+            function()
+            times[name] = min(times[name], time.perf_counter() - began)
+    return times
+
+
+def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column == columns[0] else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+# ---------------------------------------------------------------------------------------- phase retrieval
+
+N, D, STEPS = 20, 100, 320
+
+
+def setup(trials: int) -> Setup:
+    return Setup(
+        proxdasa.ProxDASA(gamma=0.01),
+        problems.PhaseRetrieval(agents=N, dim=D, evaluation="population"),
+        networks.ring(N),
+        regularizer=regularizers.L1(0.01),
+        mixing=proxdasa.Gossip("auto"),
+        iterations=STEPS,
+        trials=trials,
+        observe_every=STEPS,
+    )
+
+
+def numpy_loop(seed: int) -> np.ndarray:
+    """One trial of the same run as one would write it in NumPy: agents stacked, W^m made once, float32."""
+    problem, network = setup(1).problem, networks.ring(N)
+    rng, truth = np.random.default_rng(seed), problem.truth.numpy()
+    rounds = proxdasa.Gossip("auto").rounds_for(network.rho)
+    P = np.linalg.matrix_power(network.W.toarray(), rounds).astype(np.float32)
+    gamma, alpha, threshold = np.float32(0.01), np.float32((N / STEPS) ** 0.5), np.float32(0.01 * 0.01)
+    x = np.tile(problem.start(seed, 1).numpy()[0], (N, 1))
+    z = np.zeros_like(x)
+    for _ in range(STEPS):
+        y = x - gamma * z
+        y = np.sign(y) * np.maximum(np.abs(y) - threshold, 0)
+        X = rng.standard_normal((N, D), dtype=np.float32)
+        Y = (X @ truth) ** 2 + np.float32(0.1) * rng.standard_normal(N, dtype=np.float32)
+        s = (X * x).sum(1)
+        v = (4 * (s * s - Y) * s)[:, None] * X
+        x, z = P @ ((1 - alpha) * x + alpha * y), P @ ((1 - alpha) * z + alpha * v)
+    return x
+
+
+def stacking() -> None:
+    one, ten = setup(1), setup(10)
+    times = best(
+        {
+            "ten stacked trials": ten.run,
+            "one trial": one.run,
+            "ten plain NumPy loops": lambda: [numpy_loop(seed) for seed in range(10)],
+        }
+    )
+    stacked = times["ten stacked trials"]
+    rows = [[name, f"{value / STEPS * 1e6:.0f}", f"{value / stacked:.2f}"] for name, value in times.items()]
+    show(f"phase retrieval, n = {N}, d = {D}", ["what", "µs per iteration", "÷ ten stacked"], rows)
+    console.print(
+        f"stacked is {times['ten plain NumPy loops'] / stacked:.1f}× as fast as NumPy loops (aim: ≥ 3), "
+        f"ten trials cost {stacked / times['one trial']:.1f}× one (aim: ≤ 3)\n"
+    )
+
+
+def floor() -> None:
+    """What a step costs beyond the bare gradient on samples that are there already."""
+    run = setup(10)
+    engine, algorithm = run.engine(), _bind(run)
+    state = algorithm.init(engine, run._start())
+    sample = run.problem.sample(torch.randint(-(2**31), 2**31, (10, N, run.problem.words), dtype=torch.int32))
+    x, z = state
+
+    def steps() -> None:
+        now = state
+        for k in range(STEPS):
+            now = algorithm.step(engine, k, now)
+
+    def repeat(function: Callable[[int], object]) -> Callable[[], None]:
+        def repeated() -> None:
+            for k in range(STEPS):
+                function(k)
+
+        return repeated
+
+    with engine.stepping(), torch.no_grad():
+        times = best(
+            {
+                "bare gradient": repeat(lambda _: run.problem.grad(x, sample)),
+                "whole step": steps,
+                "of which samples": repeat(engine._samples),
+                "of which mixing": repeat(lambda _: engine.mix(x, z)),
+                "of which prox": repeat(lambda _: engine.prox(x - 0.01 * z, 0.01)),
+            }
+        )
+    bare = times["bare gradient"]
+    rows = [[name, f"{value / STEPS * 1e6:.0f}", f"{value / bare:.2f}"] for name, value in times.items()]
+    show("the same run, ten stacked trials, one thread", ["what", "µs", "÷ bare gradient"], rows)
+
+
+# ---------------------------------------------------------------------------------------- mixing
+
+WIDTH = 8_066
+
+
+def products(n: int) -> dict[str, Callable[[torch.Tensor], object]]:
+    """Ways to compute W x on a ring."""
+    W = networks.ring(n).W
+    slots = torch.from_numpy(W.indices.reshape(n, 3).astype(np.int64))
+    weights = torch.from_numpy(W.data.reshape(n, 3, 1)).float()
+    narrow = W.astype(np.float32)
+    made: dict[str, torch.Tensor] = {}
+
+    def dense(x: torch.Tensor) -> torch.Tensor:
+        if "W" not in made:
+            made["W"] = torch.from_numpy(W.toarray()).float()
+        return made["W"] @ x
+
+    def index_select(x: torch.Tensor) -> torch.Tensor:
+        total = x.index_select(1, slots[:, 0]) * weights[:, 0]
+        for slot in (1, 2):
+            total.addcmul_(x.index_select(1, slots[:, slot]), weights[:, slot])
+        return total
+
+    return {
+        "dense": dense,
+        "embedding_bag (ours)": SparseProduct(W, torch.float32),
+        "index_select": index_select,
+        "scipy CSR": lambda x: narrow @ x[0].numpy(),
+    }
+
+
+def peak_memory(n: int, name: str, answer: multiprocessing.Queue[float]) -> None:
+    """Megabytes that making and using one product adds, in a process of its own."""
+    x = torch.ones(1, n, WIDTH)
+    product = products(n)[name]
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
+    before = _peak()
+    product(x)
+    answer.put(_peak() - before)
+
+
+def _peak() -> float:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def mixing() -> None:
+    context = multiprocessing.get_context("spawn")
+    rows = []
+    for n in (64, 512, 4096):
+        x = torch.randn(1, n, WIDTH)
+        candidates = products(n)
+        times = best({name: partial(product, x) for name, product in candidates.items()}, repeats=3)
+        for name, value in times.items():
+            queue = context.Queue()
+            process = context.Process(target=peak_memory, args=(n, name, queue))
+            process.start()
+            megabytes = queue.get(timeout=120)
+            process.join()
+            rows.append([str(n), name, f"{value * 1e3:.2f}", f"{times['dense'] / value:.1f}", f"{megabytes:.0f}"])
+    show(
+        f"one round on a ring, d = {WIDTH}, {torch.get_num_threads()} threads",
+        ["agents", "product", "ms", "dense ÷ this", "MB added"],
+        rows,
+    )
+
+
+if __name__ == "__main__":
+    stacking()
+    floor()
+    mixing()

@@ -1,0 +1,91 @@
+"""Dependencies point one way. Reads the imports, so that a shortcut is noticed when it is taken."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "proxdasa"
+
+MAY_IMPORT = {
+    "schedules": set(),
+    "networks": set(),
+    "records": set(),
+    "contracts": {"schedules"},
+    "samples": {"contracts"},
+    "regularizers": {"contracts", "schedules"},
+    "mixing": {"contracts"},
+    "problems": {"contracts", "samples"},
+    "algorithms": {"contracts", "schedules"},
+    "engines": {"contracts", "schedules", "samples"},
+    "metrics": {"contracts", "schedules"},
+    "results": {"records"},
+    "divergence": {"contracts", "schedules", "results"},
+    # The runner needs a default regulariser and mixing, and the name of a network's class.
+    "runner": {
+        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "divergence",
+        "mixing", "networks", "regularizers",
+    },
+    "experiments": {
+        "contracts", "schedules", "metrics", "records", "results", "runner",
+        "algorithms", "mixing", "networks", "problems", "regularizers",
+    },
+    "reports": {"records"},
+    "cli": {"experiments", "reports", "records", "results", "runner"},
+    "__init__": {
+        "algorithms", "divergence", "metrics", "mixing", "networks", "problems", "regularizers", "results", "runner",
+        "schedules",
+    },
+    "__main__": {"cli"},
+}  # fmt: skip
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms that a module imports from the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            parts = (node.module or "").split(".")
+            if parts[0] == "proxdasa":
+                found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("proxdasa.")}
+    return found - {room(path)}
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(path):
+    extra = imports(path) - MAY_IMPORT[room(path)]
+    assert not extra, f"{path.relative_to(PACKAGE)} may not import {sorted(extra)}"
+
+
+def test_the_allowed_directions_have_no_cycle():
+    order: list[str] = []
+    while len(order) < len(MAY_IMPORT):
+        free = [name for name in MAY_IMPORT if name not in order and MAY_IMPORT[name] <= set(order)]
+        assert free, f"a cycle among {sorted(set(MAY_IMPORT) - set(order))}"
+        order += free
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "algorithms"], ids=lambda path: path.name)
+def test_algorithms_know_nothing_of_the_world(path):
+    """No randomness, clock, printing, processes or devices: only rows, verbs and k."""
+    source = path.read_text(encoding="utf-8")
+    modules = {
+        alias.name if isinstance(node, ast.Import) else node.module
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    allowed = {"__future__", "dataclasses", "typing", "torch", "math"}
+    assert {name for name in modules if not name.startswith("proxdasa")} <= allowed
+    for word in ("torch.rand", "manual_seed", "print(", "distributed", "device", ".shape[", "rank"):
+        assert word not in source, f"{path.name} uses {word}"

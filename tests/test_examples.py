@@ -1,0 +1,55 @@
+"""What a newcomer runs first: the examples, and the Python of the README."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import proxdasa
+
+ROOT = Path(__file__).parents[1]
+PROXDASA = Path(sys.executable).with_name("proxdasa")
+
+
+def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
+    script = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
+    shown = capsys.readouterr().out
+    assert "iterate of every trial and agent: [4, 8, 50]" in shown
+    assert len(re.findall(r"trial \d: loss 0\.01\d*, stationarity \S+, k = 2000", shown)) == 4, "near noise² = 0.01"
+
+    command = subprocess.run(
+        [PROXDASA, "run", "examples/quickstart.toml", "--output", tmp_path / "results"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert command.returncode == 0, command.stderr
+    assert f"proxdasa report {tmp_path / 'results'}" in command.stdout
+    saved = proxdasa.load(tmp_path / "results")
+    assert saved.config == script["result"].config
+    assert [row["k"] for row in saved.records] == [row["k"] for row in script["result"].records]
+    # Another process may round differently if its number of threads differs, so not bit for bit.
+    assert (saved.x - script["result"].x).abs().max() < 1e-4
+
+
+def test_the_commands_named_in_the_file_are_those_that_exist():
+    head = (ROOT / "examples" / "quickstart.toml").read_text(encoding="utf-8")
+    assert set(re.findall(r"proxdasa (\w+)", head)) == {"run", "report", "list"}
+
+
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    """Every block, in order and in one namespace; runs are cut short, their results are checked elsewhere."""
+    run = proxdasa.run
+
+    def short(*args, **kwargs):
+        return run(*args, **kwargs | {"iterations": min(kwargs.get("iterations", 1_000), 50)})
+
+    monkeypatch.setattr(proxdasa, "run", short)
+    monkeypatch.chdir(tmp_path)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    namespace = {"__name__": "readme"}
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)):
+        exec(compile(block, f"README.md, python block {number}", "exec"), namespace)

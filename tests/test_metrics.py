@@ -1,0 +1,129 @@
+"""Measures against plain NumPy formulas and known values."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import proxdasa
+from proxdasa import metrics, networks
+from proxdasa.engines import Simulator
+from proxdasa.problems import Quadratic
+from proxdasa.regularizers import L1, Zero
+from tests.transcription import prox_l1
+
+N, D, TRIALS, GAMMA, WEIGHT = 5, 4, 3, 0.2, 0.3
+
+
+class WithZ(NamedTuple):
+    x: Tensor
+    z: Tensor
+
+
+@pytest.fixture
+def scene():
+    rng = np.random.default_rng(0)
+    roots = rng.normal(size=(N, D, D))
+    A, b = roots @ roots.transpose(0, 2, 1), rng.normal(size=(N, D))
+    problem = Quadratic(torch.tensor(A), torch.tensor(b))
+    engine = Simulator(problem, networks.ring(N), L1(WEIGHT), proxdasa.Gossip(), trials=TRIALS, seed=0)
+    x, z = rng.normal(size=(2, TRIALS, N, D))
+    x[0, :, 1] = 0.0  # a coordinate that is zero everywhere, for the density
+    return A, b, x, z, metrics.View(engine, GAMMA, WithZ(torch.tensor(x), torch.tensor(z)))
+
+
+def F(A, b, x):
+    return np.mean([0.5 * x @ A[i] @ x - b[i] @ x for i in range(N)])
+
+
+def dF(A, b, x):
+    return np.mean([A[i] @ x - b[i] for i in range(N)], axis=0)
+
+
+def G(x, z, gamma):
+    return (x - prox_l1(WEIGHT)(x - gamma * z, gamma)) / gamma
+
+
+def sq(v):
+    return float(np.sum(np.square(v)))
+
+
+def expected(name, A, b, x, z):
+    """One trial, agent by agent."""
+    mean_x, mean_z = x.mean(0), z.mean(0)
+    grad = dF(A, b, mean_x)
+    psi = WEIGHT * np.abs(mean_x).sum()
+    y = prox_l1(WEIGHT)(mean_x - GAMMA * mean_z, GAMMA)
+    eta = mean_z @ (y - mean_x) + sq(y - mean_x) / (2 * GAMMA) + WEIGHT * np.abs(y).sum()
+    return {
+        "loss": F(A, b, mean_x),
+        "objective": F(A, b, mean_x) + psi,
+        "stationarity": sq(G(mean_x, grad, GAMMA)),
+        "consensus": np.mean([sq(row - mean_x) for row in x]),
+        "table_stationarity": sq(G(mean_x, grad, 1.0)) + sum(sq(row - mean_x) for row in x),
+        "density": np.mean(np.abs(mean_x) > 1e-6),
+        "dual_gap": sq(mean_z - grad),
+        "z_consensus": np.mean([sq(row - mean_z) for row in z]),
+        "certificate": sq(G(mean_x, mean_z, GAMMA)),
+        "edge_consensus": sum(sq(x[i] - x[(i + 1) % N]) for i in range(N)),
+        "per_agent": np.mean([sq(G(row, dF(A, b, row), GAMMA)) + 4.0 * sq(row - mean_x) for row in x]),
+        "merit": F(A, b, mean_x) + psi - 0.5 + psi - eta + 1 / (8 * GAMMA * 9) * sq(mean_z - grad),
+    }[name]
+
+
+MEASURES = [*metrics.STANDARD, metrics.edge_consensus, metrics.per_agent(2.0), metrics.merit(3.0, optimum=0.5)]
+
+
+@pytest.mark.parametrize("metric", MEASURES, ids=lambda metric: metric.name)
+def test_equals_its_formula(metric, scene):
+    A, b, x, z, view = scene
+    got = metric.of(view)
+    assert got.shape == (TRIALS,)
+    for trial in range(TRIALS):
+        assert float(got[trial]) == pytest.approx(expected(metric.name, A, b, x[trial], z[trial]), rel=1e-10)
+
+
+def test_every_measure_is_checked():
+    names = {metric.name if isinstance(metric, metrics.Metric) else metric.__name__ for metric in metrics.ALL}
+    assert {metric.name for metric in MEASURES} == names
+
+
+def test_gamma_per_trial(scene):
+    A, b, x, _, view = scene
+    view.gamma = proxdasa.per_trial([0.1, 0.2, 0.4])
+    got = metrics.stationarity.of(view)
+    for trial, gamma in enumerate([0.1, 0.2, 0.4]):
+        mean = x[trial].mean(0)
+        assert float(got[trial]) == pytest.approx(sq(G(mean, dF(A, b, mean), gamma)), rel=1e-10)
+    assert metrics.merit(3.0).of(view).shape == (TRIALS,)
+
+
+def test_looking_costs_nothing(scene):
+    *_, view = scene
+    for metric in MEASURES:
+        metric.of(view)
+    assert set(view.engine.counts().values()) == {0}
+
+
+def consensus_measures(network, x):
+    n, d = x.shape
+    problem = Quadratic(torch.eye(d).double().expand(n, d, d), torch.zeros(n, d).double())
+    engine = Simulator(problem, network, Zero(), proxdasa.Gossip(), trials=1, seed=0)
+    view = metrics.View(engine, 1.0, WithZ(x[None], x[None]))
+    return float(metrics.edge_consensus.of(view)), float(metrics.consensus.of(view))
+
+
+@pytest.mark.parametrize("n", [2, 3, 8, 40])
+def test_sppdms_consensus_measure_against_ours(n):
+    """The paper's last section: g_W = n² f on complete graphs, ≤ 4n f on cycles, n − 1 against Θ(n²) on a path."""
+    x = torch.tensor(np.random.default_rng(n).normal(size=(n, 3)))
+    g, f = consensus_measures(networks.complete(n), x)
+    assert g == pytest.approx(n**2 * f)
+    g, f = consensus_measures(networks.ring(n), x)
+    assert g <= 4 * n * f * (1 + 1e-12)
+    ranks = torch.arange(1.0, n + 1).double().reshape(n, 1)
+    g, f = consensus_measures(networks.path(n), ranks)
+    assert g == pytest.approx(n - 1)
+    assert f == pytest.approx((n**2 - 1) / 12)

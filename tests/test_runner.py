@@ -1,0 +1,293 @@
+"""The loop: observation, divergence, interruption, starting points, the random iterate, and its refusals."""
+
+import numpy as np
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, problems, regularizers, schedules
+from proxdasa.runner import Setup, _bind, _random_indices
+
+POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
+METHOD = proxdasa.ProxDASA(gamma=0.01)
+RING = networks.ring(4)
+
+
+def run(algorithm=METHOD, problem=POPULATION, network=RING, **settings):
+    settings = {"iterations": 40, "trials": 2} | settings
+    return proxdasa.run(algorithm, problem, network, **settings)
+
+
+def without_time(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_the_call_of_the_readme():
+    result = proxdasa.run(
+        proxdasa.ProxDASA(gamma=0.01, alpha=schedules.horizon()),
+        problems.PhaseRetrieval(agents=20, dim=100, evaluation=100),
+        networks.ring(20),
+        regularizer=regularizers.L1(0.01),
+        mixing=proxdasa.Gossip(rounds="auto"),
+        iterations=30, trials=3, seed=0, observe_every=10, x0=None, dtype=None,
+    )  # fmt: skip
+    assert result.x.shape == (3, 20, 100)
+    assert result.mean.shape == (3, 100)
+    assert result.x.dtype == torch.get_default_dtype()
+    assert [(row["trial"], row["k"]) for row in result.records] == [(t, k) for k in (0, 10, 20, 30) for t in range(3)]
+    expected = {
+        "trial", "k", "loss", "objective", "stationarity", "consensus", "table_stationarity", "density", "dual_gap",
+        "z_consensus", "certificate", "samples", "gradients", "rounds", "vectors", "seconds",
+    }  # fmt: skip
+    assert set(result.records[0]) == expected
+    last = result.records[-1]
+    assert (last["samples"], last["rounds"], last["vectors"]) == (30, 30 * 31, 30 * 31 * 2)
+    assert result.config["facts"]["rounds"] == 31
+
+
+@pytest.mark.parametrize(
+    ("iterations", "every", "expected"),
+    [(10, 5, [0, 5, 10]), (10, 4, [0, 4, 8, 10]), (3, 100, [0, 3]), (5, None, [0, 1, 2, 3, 4, 5])],
+)
+def test_observes_at_the_start_every_so_often_and_at_the_end(iterations, every, expected):
+    result = run(iterations=iterations, observe_every=every, trials=1)
+    assert [row["k"] for row in result.records] == expected
+    assert result.iterations == iterations
+
+
+def test_observing_does_not_change_the_run():
+    often, seldom = run(observe_every=1), run(observe_every=40)
+    assert torch.equal(often.x, seldom.x)
+    assert without_time(often.records)[-2:] == without_time(seldom.records)[-2:]
+
+
+def test_the_same_seed_gives_the_same_run_and_another_another():
+    first, again, other = run(seed=1), run(seed=1), run(seed=2)
+    assert torch.equal(first.x, again.x)
+    assert without_time(first.records) == without_time(again.records)
+    assert not torch.equal(first.x, other.x)
+
+
+def test_records_describe_the_final_state():
+    result = run(regularizer=regularizers.L1(0.01))
+    for row in result.records[-2:]:
+        mean = result.mean[row["trial"]]
+        evaluation = POPULATION.evaluate(mean.reshape(1, 1, -1))
+        assert row["loss"] == pytest.approx(float(evaluation.loss), rel=1e-6)
+        spread = (result.x[row["trial"]] - mean).square().sum(-1).mean()
+        assert row["consensus"] == pytest.approx(float(spread), rel=1e-3, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(10,), (1, 10), (4, 10), (2, 1, 10), (2, 4, 10)])
+def test_x0_broadcasts(shape):
+    x0 = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    setup = Setup(METHOD, POPULATION, RING, trials=2, iterations=1, x0=x0)
+    assert torch.equal(setup._start(), x0.expand(2, 4, 10))
+    assert run(x0=x0.tolist(), iterations=1).x.shape == (2, 4, 10)
+
+
+def test_x0_is_not_written_to():
+    x0 = torch.ones(2, 4, 10)
+    run(x0=x0)
+    assert torch.equal(x0, torch.ones(2, 4, 10))
+
+
+def test_method_without_z_and_metrics_on_request():
+    result = run(metrics=[proxdasa.metrics.loss, proxdasa.metrics.edge_consensus], iterations=2, trials=1)
+    assert list(result.records[0])[:4] == ["trial", "k", "loss", "edge_consensus"]
+    assert "stationarity" not in result.records[0]
+
+
+def test_any_callable_is_a_schedule():
+    assert torch.equal(
+        run(proxdasa.ProxDASA(0.01, alpha=lambda k: 0.2)).x, run(proxdasa.ProxDASA(0.01, schedules.constant(0.2))).x
+    )
+
+
+# ------------------------------------------------------------------------------------------------ divergence
+
+
+def poisoned(agent: int, trial_gammas, n: int = 4) -> tuple[problems.Quadratic, proxdasa.ProxDASA]:
+    """One agent with an enormous curvature, which overflows first where γ is large."""
+    A = torch.eye(3).expand(n, 3, 3).clone()
+    A[agent] *= 1e4
+    b = torch.ones(n, 3)
+    return problems.Quadratic(A, b), proxdasa.ProxDASA(
+        gamma=proxdasa.per_trial(trial_gammas), alpha=schedules.constant(0.5)
+    )
+
+
+def first_broken(algorithm, problem, trial: int) -> tuple[int, int]:
+    """Step by step with an unmixed look at the gradients: the first agent and iteration that is not finite."""
+    setup = Setup(algorithm, problem, RING, trials=3, iterations=300)
+    bound, agents = _bind(setup), setup.engine()
+    state = bound.init(agents, torch.zeros(3, 4, 3))
+    for k in range(300):
+        y = state.x - bound.gamma * state.z
+        broken = ~torch.isfinite(agents.grad(state.x, k)[trial]).all(-1) | ~torch.isfinite(y[trial]).all(-1)
+        tilde = 0.5 * state.z + 0.5 * agents.grad(state.x, k)
+        broken |= ~torch.isfinite(tilde[trial]).all(-1)
+        if broken.any():
+            return int(broken.nonzero()[0]), k
+        state = bound.step(agents, k, state)
+    raise AssertionError("never diverged")
+
+
+@pytest.mark.parametrize("observe_every", [1, 7, 100])
+def test_divergence_names_trial_agent_and_iteration_and_others_go_on(observe_every):
+    problem, algorithm = poisoned(agent=2, trial_gammas=[1e-5, 1.0, 1e-5])
+    with pytest.warns(proxdasa.DivergenceWarning, match=r"trial 1 diverged: agent 2 .* in iteration \d+; .*gamma"):
+        result = run(algorithm, problem, trials=3, iterations=300, observe_every=observe_every)
+    assert set(result.diverged) == {1}
+    assert tuple(result.diverged[1]) == first_broken(algorithm, problem, 1)
+    assert result.stopped is None
+    assert result.iterations == 300
+    kept = [row["k"] for row in result.records if row["trial"] == 1]
+    assert kept[-1] <= result.diverged[1].iteration
+    assert kept[-1] + observe_every > result.diverged[1].iteration
+    assert [row["k"] for row in result.records if row["trial"] == 0][-1] == 300
+    assert all(np.isfinite(value) for row in result.records for value in row.values() if row["trial"] != 1)
+    alone = run(
+        proxdasa.ProxDASA(1e-5, schedules.constant(0.5)), problem, trials=3, iterations=300, observe_every=observe_every
+    )
+    torch.testing.assert_close(result.x[0], alone.x[0], rtol=1e-6, atol=1e-7)
+    assert not torch.isfinite(result.x[1]).all()
+
+
+def test_a_run_ends_when_every_trial_has_diverged():
+    problem, algorithm = poisoned(agent=0, trial_gammas=[1.0, 2.0])
+    with pytest.warns(proxdasa.DivergenceWarning):
+        result = run(algorithm, problem, trials=2, iterations=10_000, observe_every=50)
+    assert result.stopped == "diverged"
+    assert set(result.diverged) == {0, 1}
+    assert result.iterations < 1_000
+    assert result.records
+
+
+def test_divergence_under_a_regulariser_that_decomposes_matrices():
+    problem, algorithm = poisoned(agent=1, trial_gammas=[1.0, 1e-5])
+    with pytest.warns(proxdasa.DivergenceWarning, match="trial 0 diverged"):
+        result = run(algorithm, problem, regularizer=regularizers.NuclearNorm(0.1, (1, 3)), iterations=200)
+    assert [row["k"] for row in result.records if row["trial"] == 1][-1] == 200
+
+
+def test_a_start_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="starting point of trial 0 is not finite"):
+        run(x0=torch.full((10,), float("nan")))
+
+
+# ------------------------------------------------------------------------------------------------ interruption
+
+
+def test_ctrl_c_keeps_the_records_so_far():
+    def interrupt(k, iterations, rows):
+        if k >= 20:
+            raise KeyboardInterrupt
+
+    result = run(iterations=1_000, observe_every=10, progress=interrupt)
+    assert result.stopped == "interrupted"
+    assert result.iterations == 20
+    assert [row["k"] for row in result.records if row["trial"] == 0] == [0, 10, 20]
+    assert torch.equal(result.x, run(iterations=20, algorithm=proxdasa.ProxDASA(
+        0.01, schedules.constant((4 / 1_000) ** 0.5))).x)  # fmt: skip
+
+
+def test_progress_is_told_even_between_observations():
+    seen = []
+    run(iterations=400, observe_every=400, progress=lambda k, K, rows: seen.append((k, K, len(rows))))
+    assert seen[0] == (0, 400, 2)
+    assert seen[-1] == (400, 400, 2)
+    assert 50 < len(seen) < 500
+    assert all(count == 0 for _, _, count in seen[1:-1])
+
+
+# ------------------------------------------------------------------------------------------------ random iterate
+
+
+def test_random_iterate_is_an_iterate_drawn_by_its_step_size():
+    """Each x^R is some x^k, 1 ≤ k ≤ K, and R falls where α is large."""
+    trials, K = 400, 20
+    alpha = [0.0, *([0.001] * 10), *([0.4] * 10)]  # α_1 .. α_20; α_0 has no iterate
+    algorithm = proxdasa.ProxDASA(0.05, alpha=lambda k: alpha[k])
+    problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))  # no noise: all trials alike
+    result = run(algorithm, problem, networks.ring(3), trials=trials, iterations=K, random_iterate=True)
+    iterates = {}
+    for k in range(1, K + 1):
+        iterates[k] = run(algorithm, problem, networks.ring(3), trials=1, iterations=k).x[0]
+    late = 0
+    for x in result.random_iterate:
+        matches = [k for k, iterate in iterates.items() if torch.equal(iterate, x)]
+        assert matches, "x^R is not an iterate"
+        late += matches[-1] > 10
+    assert late / trials == pytest.approx(4.0 / 4.01, abs=0.02)
+
+
+def test_random_iterate_is_uniform_for_a_constant_step_size():
+    result = run(trials=300, iterations=30, random_iterate=True, observe_every=30)
+    setup = Setup(METHOD, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
+    chosen = _random_indices(_bind(setup), setup)
+    R = np.array([k for k, trials in chosen.items() for _ in trials])
+    assert (R.min(), R.max()) == (1, 30)
+    assert R.mean() == pytest.approx(15.5, abs=1.5)
+    last = chosen.get(30, [])
+    assert last
+    assert torch.equal(result.random_iterate[last], result.x[last])
+
+
+def test_random_iterate_only_on_request():
+    with pytest.raises(ValueError, match="random_iterate=True"):
+        _ = run(iterations=2).random_iterate
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"iterations": 0}, "iterations must be a whole number of at least 1"),
+        ({"iterations": 10.5}, "iterations must be a whole number"),
+        ({"trials": 0}, "trials must be a whole number"),
+        ({"observe_every": 0}, "observe_every must be a whole number"),
+        ({"network": networks.ring(5)}, r"problem has 4 agents but the network ring\(5\) has 5"),
+        ({"x0": torch.zeros(3)}, r"x0 of shape \[3\] does not broadcast to \[trials, agents, d\] = \[2, 4, 10\]"),
+        ({"algorithm": proxdasa.ProxDASA(proxdasa.per_trial([0.1, 0.2, 0.3]))}, "gamma has 3 per-trial values"),
+        (
+            {"algorithm": proxdasa.ProxDASA(0.1, schedules.constant(proxdasa.per_trial([0.1])))},
+            "alpha has 1 per-trial values, but the run has 2 trials",
+        ),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+    ],
+)
+def test_refuses(settings, message):
+    with pytest.raises(ValueError, match=message):
+        run(**settings)
+
+
+def test_full_gradients_of_a_stream_are_refused():
+    agents = Setup(METHOD, POPULATION, RING).engine()
+    with pytest.raises(ValueError, match="streams its samples"):
+        agents.full_grad(torch.zeros(1, 4, 10))
+
+
+def test_full_gradients_of_data_are_exact():
+    problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2), noise=1.0)
+    agents = Setup(METHOD, problem, networks.ring(3)).engine()
+    x = torch.randn(1, 3, 2)
+    assert torch.equal(agents.full_grad(x), x - 1)
+
+
+def test_a_second_sample_is_independent_and_counted():
+    agents = Setup(METHOD, POPULATION, RING).engine()
+    x = torch.ones(1, 4, 10)
+    first, again, second = agents.grad(x, 5), agents.grad(x, 5), agents.grad(x, 5, sample=1)
+    assert torch.equal(first, again)
+    assert not torch.any(first == second)
+    assert agents.counts()["samples"] == 2
+    assert agents.counts()["gradients"] == 3
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    run(iterations=3)
+    assert torch.get_num_threads() == before

@@ -1,0 +1,85 @@
+"""Samples have names: the same name gives the same sample, other names give independent ones."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from proxdasa import samples
+from proxdasa.problems import PhaseRetrieval
+from proxdasa.samples import BLOCK, Samples, normals, uniforms, words
+
+
+def drawn(n=3, trials=2, seed=7, k=0, stream=0, agents=None):
+    problem = PhaseRetrieval(agents=n, dim=5, evaluation="population")
+    return Samples(problem, seed, trials, agents or range(n))(k, stream)
+
+
+@pytest.mark.parametrize("k", [0, 1, BLOCK - 1, BLOCK, 5 * BLOCK + 3])
+def test_a_name_means_one_sample_wherever_it_is_asked_for(k):
+    base = drawn(k=k)
+    assert torch.equal(drawn(n=8, trials=5, k=k)[:2, :3], base), "independent of how many agents and trials there are"
+    assert torch.equal(drawn(n=8, k=k, agents=range(1, 3)), base[:, 1:3]), "independent of which agents live here"
+
+
+def test_order_of_asking_does_not_matter():
+    problem = PhaseRetrieval(agents=3, dim=5, evaluation="population")
+    ahead, back = Samples(problem, 0, 2, range(3)), Samples(problem, 0, 2, range(3))
+    ks = [0, 40, 3, 17, 16, 15]
+    forwards = {k: ahead(k).clone() for k in sorted(ks)}
+    for k in reversed(ks):
+        assert torch.equal(back(k), forwards[k])
+
+
+def test_different_names_give_different_samples():
+    base = drawn()
+    for other in (drawn(seed=8), drawn(k=1), drawn(k=BLOCK), drawn(stream=1)):
+        assert not torch.any(other == base)
+    flat = base.flatten(0, 1)
+    assert len({tuple(row.tolist()) for row in flat}) == len(flat), "trials and agents have samples of their own"
+
+
+def test_names_are_pinned():
+    """Changing the naming changes every published result; this notices."""
+    digest = hashlib.sha256(words(1, 2, 3, 4, range(5, 7), 16).tobytes()).hexdigest()
+    assert digest == "918afc23d0a0c14d1907dfae34ccb3859f30405a6667b320d7770fd3aa1ccdc4"
+
+
+def test_normals_are_normal():
+    draws = [normals(torch.from_numpy(words(seed, 0, 0, 0, range(1), 2**16)))[0].double().numpy() for seed in range(30)]
+    pvalues = [stats.kstest(draw, "norm").pvalue for draw in draws]
+    assert stats.kstest(pvalues, "uniform").pvalue > 0.001, "one small p-value proves nothing, their distribution does"
+    x = np.concatenate(draws)
+    assert abs(x.mean()) < 4e-3
+    np.testing.assert_allclose([np.mean(x**p) for p in (2, 4, 6, 8)], [1, 3, 15, 105], rtol=0.08)
+    first, second = (np.concatenate(halves) for halves in zip(*(np.split(draw, 2) for draw in draws), strict=True))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4e-3, "the two normals of a pair are independent"
+    assert abs(np.corrcoef(first**2, second**2)[0, 1]) < 4e-3
+
+
+def test_normals_survive_extreme_words():
+    extreme = torch.tensor([0, -1, 1, 2**31 - 1, -(2**31), 5], dtype=torch.int32)
+    for first in extreme:
+        for second in extreme:
+            pair = normals(torch.stack((first, second)))
+            assert bool(torch.isfinite(pair).all())
+            assert pair.abs().max() < 7
+
+
+def test_uniforms_are_inside_the_unit_interval():
+    u = uniforms(torch.tensor([-(2**31), 0, 2**31 - 1], dtype=torch.int32))
+    assert 0 < u[0] < u[1] < u[2] < 1
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_refuses_a_seed_out_of_range(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number"):
+        words(seed, 0, 0, 0, range(1), 8)
+
+
+def test_special_streams_are_apart_from_samples():
+    streams = {samples.START, samples.EVALUATION, samples.GROUND_TRUTH, samples.RANDOM_ITERATE}
+    assert len(streams) == 4
+    assert min(streams) >= 2**32

@@ -1,0 +1,61 @@
+"""Step sizes are the paper's."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxdasa import schedules
+from proxdasa.schedules import constant, diminishing, horizon, per_trial
+
+
+def bound(schedule, n=20, K=10_000):
+    return schedule.bind(n, K, torch.float64)
+
+
+def test_the_papers_values():
+    assert bound(horizon())(0) == pytest.approx(math.sqrt(20 / 10_000))
+    assert bound(horizon())(9_999) == bound(horizon())(0)
+    assert bound(constant(0.3))(17) == 0.3
+    assert bound(diminishing(0.3), n=8)(0) == pytest.approx(0.3 * math.sqrt(8 / 1))  # k is counted from 1
+    assert bound(diminishing(0.3), n=8)(99) == pytest.approx(0.3 * math.sqrt(8 / 100))
+
+
+@given(scale=st.floats(1e-3, 1e3), n=st.integers(1, 1000), K=st.integers(1, 10**6), k=st.integers(0, 10**6))
+def test_never_above_one_and_never_growing(scale, n, K, k):
+    for schedule in (horizon(scale), diminishing(scale)):
+        rule = bound(schedule, n, K)
+        assert 0 < rule(k + 1) <= rule(k) <= 1
+
+
+def test_one_value_per_trial():
+    rule = bound(diminishing(per_trial([0.3, 3.0])), n=8)
+    assert rule(99).flatten().tolist() == pytest.approx([0.3 * math.sqrt(0.08), 3 * math.sqrt(0.08)])
+    assert rule(0).flatten().tolist() == pytest.approx([0.3 * math.sqrt(8), 1.0])
+    assert rule(0).shape == (2, 1, 1)
+    assert rule(0).dtype == torch.float64
+
+
+@pytest.mark.parametrize("schedule", schedules.ALL)
+@pytest.mark.parametrize("value", [0, -0.1, float("nan"), "0.1", torch.ones(3)])
+def test_refuses_what_is_not_a_positive_number(schedule, value):
+    with pytest.raises(ValueError, match="must be a positive number"):
+        schedule(value)
+
+
+@pytest.mark.parametrize("values", [[], [[1.0, 2.0]], 3.0])
+def test_per_trial_wants_a_list(values):
+    with pytest.raises(ValueError, match="one per trial"):
+        per_trial(values)
+
+
+def test_unbound_schedules_say_so():
+    with pytest.raises(ValueError, match="depends on the run"):
+        horizon()(0)
+
+
+def test_descriptions_are_configuration():
+    assert horizon(2.0).describe() == {"name": "horizon", "scale": 2.0}
+    assert diminishing(per_trial([1.0, 2.0])).describe() == {"name": "diminishing", "alpha": [1.0, 2.0]}
