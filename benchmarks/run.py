@@ -25,7 +25,7 @@ from proxdasa.runner import Setup, _bind
 console = Console()
 
 
-def best(functions: dict[str, Callable[[], object]], repeats: int = 5) -> dict[str, float]:
+def best(functions: dict[str, Callable[[], object]], repeats: int = 20) -> dict[str, float]:
     """The best time of each function, the functions taking turns."""
     times = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats + 1):  # the first turn warms up and may only be too slow
@@ -63,23 +63,30 @@ def setup(trials: int) -> Setup:
     )
 
 
-def numpy_loop(seed: int) -> np.ndarray:
-    """One trial of the same run as one would write it in NumPy: agents stacked, W^m made once, float32."""
+def numpy_loop(seed: int, tuned: bool) -> np.ndarray:
+    """One trial of the same run in NumPy, agents stacked, as the paper writes it or tuned by hand.
+
+    Tuned means single precision and W^m made once; as written means NumPy's double precision and m products with W.
+    """
     problem, network = setup(1).problem, networks.ring(N)
-    rng, truth = np.random.default_rng(seed), problem.truth.numpy()
-    rounds = proxdasa.Gossip("auto").rounds_for(network.rho)
-    P = np.linalg.matrix_power(network.W.toarray(), rounds).astype(np.float32)
-    gamma, alpha, threshold = np.float32(0.01), np.float32((N / STEPS) ** 0.5), np.float32(0.01 * 0.01)
-    x = np.tile(problem.start(seed, 1).numpy()[0], (N, 1))
+    dtype = np.float32 if tuned else np.float64
+    rng, truth = np.random.default_rng(seed), problem.truth.numpy().astype(dtype)
+    rounds, W = proxdasa.Gossip("auto").rounds_for(network.rho), network.W.toarray()
+    if tuned:
+        rounds, W = 1, np.linalg.matrix_power(W, rounds).astype(dtype)
+    gamma, alpha, threshold, noise = (dtype(value) for value in (0.01, (N / STEPS) ** 0.5, 0.01 * 0.01, 0.1))
+    x = np.tile(problem.start(seed, 1).numpy()[0].astype(dtype), (N, 1))
     z = np.zeros_like(x)
     for _ in range(STEPS):
         y = x - gamma * z
         y = np.sign(y) * np.maximum(np.abs(y) - threshold, 0)
-        X = rng.standard_normal((N, D), dtype=np.float32)
-        Y = (X @ truth) ** 2 + np.float32(0.1) * rng.standard_normal(N, dtype=np.float32)
+        X = rng.standard_normal((N, D), dtype=dtype)
+        Y = (X @ truth) ** 2 + noise * rng.standard_normal(N, dtype=dtype)
         s = (X * x).sum(1)
         v = (4 * (s * s - Y) * s)[:, None] * X
-        x, z = P @ ((1 - alpha) * x + alpha * y), P @ ((1 - alpha) * z + alpha * v)
+        x, z = (1 - alpha) * x + alpha * y, (1 - alpha) * z + alpha * v
+        for _ in range(rounds):
+            x, z = W @ x, W @ z
     return x
 
 
@@ -89,14 +96,16 @@ def stacking() -> None:
         {
             "ten stacked trials": ten.run,
             "one trial": one.run,
-            "ten plain NumPy loops": lambda: [numpy_loop(seed) for seed in range(10)],
+            "ten plain NumPy loops": lambda: [numpy_loop(seed, tuned=False) for seed in range(10)],
+            "ten NumPy loops tuned by hand": lambda: [numpy_loop(seed, tuned=True) for seed in range(10)],
         }
     )
     stacked = times["ten stacked trials"]
     rows = [[name, f"{value / STEPS * 1e6:.0f}", f"{value / stacked:.2f}"] for name, value in times.items()]
     show(f"phase retrieval, n = {N}, d = {D}", ["what", "µs per iteration", "÷ ten stacked"], rows)
     console.print(
-        f"stacked is {times['ten plain NumPy loops'] / stacked:.1f}× as fast as NumPy loops (aim: ≥ 3), "
+        f"stacked is {times['ten plain NumPy loops'] / stacked:.1f}× as fast as plain NumPy loops (aim: ≥ 3), "
+        f"{times['ten NumPy loops tuned by hand'] / stacked:.1f}× as fast as tuned ones; "
         f"ten trials cost {stacked / times['one trial']:.1f}× one (aim: ≤ 3)\n"
     )
 

@@ -59,8 +59,8 @@ def write(tmp_path):
 
 @pytest.fixture
 def results(write, tmp_path):
-    """A results folder."""
-    folder = tmp_path / "results"
+    """A results folder, named so that printing it as markup would lose something."""
+    folder = tmp_path / "[red]results"
     assert call("run", write(), "-o", folder).exit_code == 0
     return folder
 
@@ -139,7 +139,7 @@ def test_run_saves_what_the_library_computes(write, results):
 
 
 def test_run_tells_what_it_did(write, tmp_path):
-    folder = tmp_path / "deep" / "[1] results"
+    folder = tmp_path / "deep" / "[red]results"
     result = call("run", write(), "--output", folder)
     assert result.exit_code == 0
     assert "after 20 iterations, 2 trials" in result.stdout
@@ -280,7 +280,7 @@ def test_report_prints_a_table_and_writes_figure_and_table(results):
     assert f"table:  {results / 'table.csv'}\n" in result.stdout
     assert (results / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (results / "table.csv").read_text().count("\n") == 2
-    assert re.search(r"Prox-DASA\s*│ results\s*│", result.stdout)
+    assert re.search(r"Prox-DASA\s*│ \[red\]results\s*│", result.stdout)
 
 
 def test_report_of_several_runs_tells_them_apart(write, tmp_path):

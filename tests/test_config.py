@@ -457,6 +457,12 @@ def test_bad_configurations_are_refused_in_one_line(tmp_path, case):
     assert len(line) < 300
 
 
+def test_a_problem_of_no_size_is_not_blamed_on_the_network(tmp_path):
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps({"network": "ring", **changed(problem__agents=0)}))
+    assert refusal(file, tmp_path).startswith("problem: agents and dim must be at least 1; got 0")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

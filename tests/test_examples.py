@@ -16,7 +16,9 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     script = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
     shown = capsys.readouterr().out
     assert "iterate of every trial and agent: [4, 8, 50]" in shown
-    assert len(re.findall(r"trial \d: loss 0\.01\d*, stationarity \S+, k = 2000", shown)) == 4, "near noise² = 0.01"
+    losses = re.findall(r"trial \d: loss (\S+), stationarity \S+, k = 2000", shown)
+    assert len(losses) == 4
+    assert all(0.005 < float(loss) < 0.02 for loss in losses), "near the noise, 0.1²"
 
     command = subprocess.run(
         [PROXDASA, "run", "examples/quickstart.toml", "--output", tmp_path / "results"],

@@ -119,7 +119,7 @@ def test_phase_retrieval_is_the_square_link():
     problem = PhaseRetrieval(agents=20, dim=100)
     assert (problem.link, problem.agents, problem.dim) == (SQUARE, 20, 100)
     assert problem.streaming
-    assert problem.words == 102
+    assert problem.words == 101
 
 
 def test_a_link_of_ones_own():

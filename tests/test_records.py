@@ -211,6 +211,13 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_no_rubbish(folder, 
     assert contents(folder) == before
 
 
+def test_who_reads_while_it_is_overwritten_reads_the_old_file_whole(folder):
+    whole = (folder / "records.jsonl").read_text()
+    with (folder / "records.jsonl").open() as file:
+        result(records=[{"trial": 0, "k": 0}]).save(folder, overwrite=True)
+        assert file.read() == whole
+
+
 def test_the_configuration_is_written_last(tmp_path, monkeypatch):
     """So that a folder that has one is complete, however the writing ended."""
     replaced, replace = [], records._replace

@@ -55,10 +55,10 @@ def save(folder, config=None, records=None, **facts):
 
 
 def test_the_curve_is_the_mean_over_trials_with_its_confidence_interval():
-    k, mean, half = run([[4.0, 6.0, 8.0], [1.0, 1.0, 1.0]]).curve("loss")
+    k, mean, half = run([[4.0, 6.0, 11.0], [1.0, 1.0, 1.0]]).curve("loss")
     assert k.tolist() == [0, 10]
-    assert mean.tolist() == [6, 1]
-    assert half == pytest.approx([1.96 * 2 / math.sqrt(3), 0])
+    assert mean.tolist() == [7, 1]
+    assert half == pytest.approx([1.96 * math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3), 0])
 
 
 def test_one_trial_has_no_confidence_interval():
@@ -336,9 +336,10 @@ def test_agents_that_start_together_do_not_stretch_the_scale_of_their_disagreeme
     assert drawn[0].axes[1].lines[0].get_ydata().tolist() == [1e-6, 1e-8]
 
 
-def test_one_agent_alone_has_an_empty_picture_of_disagreement(tmp_path, drawn):
+def test_one_agent_alone_never_disagrees(tmp_path, drawn):
     draw([run([[2.0], [1.0]], consensus=[[0.0], [0.0]])], tmp_path / "f.png")
-    assert len(drawn[0].axes[1].lines[0].get_ydata()) == 0
+    assert drawn[0].axes[1].get_yscale() == "linear"
+    assert drawn[0].axes[1].lines[0].get_ydata().tolist() == [0, 0]
 
 
 def test_a_measure_that_falls_far_is_drawn_to_its_end(tmp_path, drawn):
@@ -364,8 +365,10 @@ def test_measures_that_no_run_recorded_have_no_column(tmp_path, drawn):
 
 
 def test_missing_values_leave_a_gap(tmp_path, drawn):
-    draw([run([[2.0], [math.nan], [1.0]])], tmp_path / "f.png")
-    assert drawn[0].axes[0].lines[0].get_xdata().tolist() == [0, 20]
+    draw([run([[2.0], [math.nan], [1.0]], stationarity=[[2.0], [1.0], [0.0]])], tmp_path / "f.png")
+    loss, stationarity = (ax.lines[0].get_xdata().tolist() for ax in drawn[0].axes)
+    assert loss == [0, 20]
+    assert stationarity == [0, 10], "0 has no place on a log scale"
 
 
 def test_the_room_exports_what_it_is_used_for():

@@ -87,9 +87,9 @@ def test_x0_broadcasts(shape):
 
 
 def test_x0_is_not_written_to():
-    x0 = torch.ones(2, 4, 10)
+    x0 = torch.full((2, 4, 10), 0.3)
     run(x0=x0)
-    assert torch.equal(x0, torch.ones(2, 4, 10))
+    assert torch.equal(x0, torch.full((2, 4, 10), 0.3))
 
 
 def test_method_without_z_and_metrics_on_request():

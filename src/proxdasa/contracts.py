@@ -63,7 +63,7 @@ class Problem(Protocol):
 
     @property
     def words(self) -> int:
-        """How many random 32-bit words one sample is made of; even, and 0 for exact gradients."""
+        """How many random 32-bit words one sample is made of; 0 for exact gradients."""
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point type."""

@@ -262,8 +262,7 @@ def _random_indices(algorithm: Any, setup: Setup) -> dict[int, list[int]]:
     cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
     chosen: dict[int, list[int]] = {}
     for trial in range(trials):
-        words = samples.words(setup.seed, samples.RANDOM_ITERATE, trial, 0, range(1), 8)
-        u = float(samples.uniforms(torch.from_numpy(words))[0, 0])
+        u = float(samples.uniforms(samples.words(setup.seed, samples.RANDOM_ITERATE, trial, 0, 1)))
         R = 1 + int(np.searchsorted(cumulated[:, trial].numpy(), u * float(cumulated[-1, trial])))
         chosen.setdefault(min(R, iterations), []).append(trial)
     return chosen

@@ -38,7 +38,7 @@ class Simulator:
         seed: int,
     ) -> None:
         self.n = network.n
-        self._elements = trials * network.n * problem.dim
+        self._trials, self._elements = trials, trials * network.n * problem.dim
         self._problem, self._network, self._regularizer = problem, network, regularizer
         self._samples = Samples(problem, seed, trials, range(network.n))
         self._rounds = mixing.rounds_for(network.rho)
@@ -131,7 +131,8 @@ class Simulator:
             return lambda x: mixing(apply, x, rho)
         dense = torch.from_numpy(W.toarray())
         polynomial = mixing(lambda x: dense @ x, torch.eye(self.n, dtype=dense.dtype), rho).to(dtype)
-        return lambda x: polynomial @ x
+        stacked = polynomial.expand(self._trials, -1, -1)  # bmm spares the bookkeeping of a broadcasting matmul
+        return lambda x: torch.bmm(stacked, x)
 
     @cached_property
     def _adjacency(self) -> Product:

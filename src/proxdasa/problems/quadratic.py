@@ -61,7 +61,7 @@ class Quadratic:
     @property
     def words(self) -> int:
         """One per coordinate of the noise, if there is any."""
-        return samples.even(self.dim) if self.noise else 0
+        return self.dim if self.noise else 0
 
     def to(self, dtype: torch.dtype) -> Quadratic:
         """The same quadratics in another type."""
@@ -73,7 +73,7 @@ class Quadratic:
 
     def sample(self, words: Tensor) -> Tensor:
         """The noise noise · ξ."""
-        return (self.noise * samples.normals(words)[..., : self.dim]).to(self.dtype)
+        return (self.noise * samples.normals(words)).to(self.dtype)
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """A_i x_i − b_i + noise · ξ_i."""

@@ -44,7 +44,7 @@ def _identity_population(θ: Tensor, truth: Tensor, noise: float) -> Evaluation:
     return Evaluation((θ - truth).square().sum(-1) + noise**2, 2 * (θ - truth))
 
 
-SQUARE = Link("square", torch.square, lambda s: 2 * s, _square_population)
+SQUARE = Link("square", torch.square, lambda s: s + s, _square_population)
 IDENTITY = Link("identity", lambda s: s, torch.ones_like, _identity_population)
 TANH = Link("tanh", torch.tanh, lambda s: 1 - torch.tanh(s).square())
 LINKS = (SQUARE, IDENTITY, TANH)
@@ -94,7 +94,7 @@ class SingleIndex:
     @property
     def words(self) -> int:
         """One per coordinate of X, one for ε."""
-        return samples.even(self.dim + 1)
+        return self.dim + 1
 
     def to(self, dtype: torch.dtype) -> SingleIndex:
         """The same model in another type."""
@@ -103,9 +103,9 @@ class SingleIndex:
     @cached_property
     def truth(self) -> Tensor:
         """θ*, of norm 1: a random support with random signs and equal magnitudes."""
-        words = torch.from_numpy(samples.words(self.seed, samples.GROUND_TRUTH, 0, 0, range(1), 8 * self.dim))[0]
+        words = samples.words(self.seed, samples.GROUND_TRUTH, 0, 0, self.dim + self.sparsity)
         support = words[: self.dim].argsort()[: self.sparsity]
-        signs = torch.where(words[self.dim : self.dim + self.sparsity] < 0, -1.0, 1.0)
+        signs = torch.where(words[self.dim :] < 0, -1.0, 1.0)
         truth = torch.zeros(self.dim, dtype=torch.float64)
         truth[support] = signs.to(torch.float64) / math.sqrt(self.sparsity)
         return truth.to(self.dtype)
@@ -115,18 +115,16 @@ class SingleIndex:
 
         θ = 0 is stationary for the square link, so the paper's x⁰ = 0 would never move.
         """
-        count = samples.even(self.dim)
-        draws = [samples.words(seed, samples.START, trial, 0, range(1), 4 * count) for trial in range(trials)]
-        points = torch.stack([samples.normals(torch.from_numpy(drawn[0, :count])) for drawn in draws])
-        return torch.nn.functional.normalize(points[:, None, : self.dim].to(self.dtype), dim=-1)
+        words = torch.stack([samples.words(seed, samples.START, trial, 0, self.dim) for trial in range(trials)])
+        return torch.nn.functional.normalize(samples.normals(words).to(self.dtype), dim=-1).unsqueeze(1)
 
     def sample(self, words: Tensor) -> Tensor:
         """(X, Y) in one row, Y last."""
         drawn = samples.normals(words).to(self.dtype)
         rows = drawn.view(-1, self.words)  # two axes, so that the product needs no copy of X
-        X, ε = rows[:, : self.dim], rows[:, self.dim]
+        X, ε = rows[:, :-1], rows[:, -1]
         ε.mul_(self.noise).add_(self.link.value(X @ self.truth))
-        return drawn[..., : self.dim + 1]
+        return drawn
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """2 (g(Xᵀθ) − Y) g'(Xᵀθ) X."""
@@ -158,12 +156,11 @@ class SingleIndex:
     def _points(self) -> tuple[Tensor, Tensor]:
         """The evaluation points X ``[n, points, d]`` and Y ``[n, points, 1]``."""
         assert isinstance(self.evaluation, int)
-        points = self.evaluation + -self.evaluation % 8  # Philox yields words eight at a time
         X = torch.empty(self.agents, self.evaluation, self.dim, dtype=self.dtype)
         Y = torch.empty(self.agents, self.evaluation, 1, dtype=self.dtype)
         for i in range(self.agents):
-            drawn = samples.words(self.seed, samples.EVALUATION, 0, 0, range(i, i + 1), points * self.words)
-            rows = self.sample(torch.from_numpy(drawn).reshape(points, self.words)[: self.evaluation])
+            words = samples.words(self.seed, samples.EVALUATION, 0, i, self.evaluation * self.words)
+            rows = self.sample(words.view(self.evaluation, self.words))
             X[i], Y[i] = rows[:, :-1], rows[:, -1:]
         return X, Y
 

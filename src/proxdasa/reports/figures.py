@@ -22,7 +22,7 @@ MEASURES = {
 def draw(runs: Sequence[Run], path: Path) -> Path:
     """Draw the runs' measures against iterations, mean over trials with 95% bands, log scale, and write the file.
 
-    Measures that no run recorded are left out; those with negative values are drawn on a linear scale.
+    Measures that no run recorded are left out; those with negative values, or with none but 0, are linear.
     """
     measures = {measure: name for measure, name in MEASURES.items() if any(measure in run.rows[0] for run in runs)}
     if not measures:
@@ -34,7 +34,8 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     axes = figure.subplots(len(titles), len(measures), sharex=True, sharey="col", squeeze=False)
     for row, title in zip(axes, titles, strict=True):
         for ax, (measure, name) in zip(row, measures.items(), strict=True):
-            log = not any((run.curve(measure)[1] < 0).any() for run in runs)
+            means = np.concatenate([run.curve(measure)[1] for run in runs])
+            log = bool((means > 0).any() and not (means < 0).any())
             for run in (run for run in runs if run.title == title):
                 k, mean, half = run.curve(measure)
                 shown = _positive(mean) if log else np.isfinite(mean)
