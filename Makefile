@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 .PHONY: demo test check bench slow clean
 
 demo: $(VENV)/.installed
-	$(BIN)/proxdasa reproduce speedup --output results/speedup
+	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
 test: check
 	$(BIN)/python -m pytest -m "not slow"

@@ -418,6 +418,10 @@ def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(
     assert times(tmp_path / "out") == before, "and nothing was written"
 
     other = call(*SPEEDUP[:-1], 1, "-o", tmp_path / "out")
+    assert other.exit_code == 2
+    assert "prox-dasa-n001 holds results of other settings" in other.stderr
+    assert times(tmp_path / "out") == before, "an hour's results are not lost to a typing error"
+    other = call(*SPEEDUP[:-1], 1, "-o", tmp_path / "out", "--overwrite")
     assert other.exit_code == 0
     assert len(quick) == 12, "other settings are another experiment"
 

@@ -127,3 +127,14 @@ def test_sppdms_consensus_measure_against_ours(n):
     g, f = consensus_measures(networks.path(n), ranks)
     assert g == pytest.approx(n - 1)
     assert f == pytest.approx((n**2 - 1) / 12)
+
+
+def test_merit_refuses_a_lipschitz_constant_that_is_not_positive():
+    with pytest.raises(ValueError, match="positive Lipschitz constant"):
+        metrics.merit(0.0)
+
+
+def test_parameters_are_part_of_the_description():
+    assert metrics.loss.describe() == "loss"
+    assert metrics.per_agent(2.0).describe() == {"name": "per_agent", "lipschitz": 2.0}
+    assert metrics.merit(3.0).describe() == {"name": "merit", "lipschitz": 3.0, "optimum": 0.0}

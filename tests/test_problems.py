@@ -137,6 +137,7 @@ def test_a_link_of_ones_own():
         ({"agents": 2, "sparsity": 0}, "sparsity must lie between 1 and dim = 100"),
         ({"agents": 2, "sparsity": 101}, "sparsity must lie between 1 and dim = 100"),
         ({"agents": 2, "noise": -0.1}, "noise is a standard deviation"),
+        ({"agents": 2, "noise": math.nan}, "noise is a standard deviation"),
         ({"agents": 2, "evaluation": 0}, "evaluation must be a number of points"),
         ({"agents": 2, "evaluation": "exact"}, "evaluation must be a number of points"),
     ],

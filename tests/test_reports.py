@@ -321,13 +321,15 @@ def test_every_curve_is_named_in_the_legend_of_its_row(tmp_path, drawn):
     assert legends == [["first"], ["second"]]
 
 
-def test_the_band_is_the_confidence_interval_cut_off_above_zero(tmp_path, drawn):
-    draw([run([[4.0, 6.0], [1.0, 9.0]])], tmp_path / "f.png")
+def test_the_band_is_the_confidence_interval_cut_off_at_the_lowest_trial(tmp_path, drawn):
+    draw([run([[4.0, *[5.0] * 8, 6.0], [1.0, *[1.0] * 8, 9.0]])], tmp_path / "f.png")
     (band,) = drawn[0].axes[0].collections
     edges = band.get_paths()[0].vertices
     at_start, at_end = (sorted(set(edges[edges[:, 0] == k, 1])) for k in (0, 10))
-    assert at_start == pytest.approx([5 - 1.96, 5 + 1.96])
-    assert at_end == pytest.approx([0.5, 5 + 1.96 * 4]), "5 - 1.96 · 4 < 0 has no place on a log scale"
+    half = 1.96 * (2 / 9) ** 0.5 / 10**0.5
+    assert at_start == pytest.approx([5 - half, 5 + half])
+    half = 1.96 * (57.6 / 9) ** 0.5 / 10**0.5
+    assert at_end == pytest.approx([1.0, 1.8 + half]), "1.8 - half is below every trial"
 
 
 @pytest.mark.parametrize("start", [0.0, 1e-15])

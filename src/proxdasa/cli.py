@@ -80,10 +80,11 @@ def speedup(
     iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
     trials: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Names the samples.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Replace results of other settings in the folder.")] = False,
 ) -> None:
     """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
 
-    Finished runs of the same settings in the output folder are kept and not run again; others are replaced.
+    Finished runs of the same settings in the output folder are kept and not run again.
     """
     with _input_errors():
         if not re.fullmatch(r"\d+(,\d+)*", agents):
@@ -93,7 +94,7 @@ def speedup(
         output.mkdir(parents=True, exist_ok=True)
     _line(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
     with _input_errors(), _progress() as announce:
-        results = experiments.run_series(setups, output, announce)
+        results = experiments.run_series(setups, output, announce, overwrite)
     last = list(results.values())[-1]
     if last.stopped == "interrupted":
         finished = len(results) - 1

@@ -7,8 +7,8 @@ last appendix.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -73,6 +73,11 @@ class Metric:
     name: str
     of: Callable[[View], Tensor]
     needs_z: bool = False
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    def describe(self) -> object:
+        """The name, with the parameters if it has any, as a configuration file writes it."""
+        return {"name": self.name, **self.parameters} if self.parameters else self.name
 
 
 def _squared(vector: Tensor) -> Tensor:
@@ -156,7 +161,7 @@ def per_agent(lipschitz: float = 0.0) -> Metric:
         total = sum(mappings[1:], start=mappings[0])
         return total / len(mappings) + lipschitz**2 * _consensus(view)
 
-    return Metric("per_agent", of)
+    return Metric("per_agent", of, parameters={"lipschitz": lipschitz})
 
 
 def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
@@ -164,6 +169,8 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 
     η(x, z) = min_y ⟨z, y − x⟩ + ‖y − x‖²/(2γ) + Ψ(y), and λ = 1/(8 γ L²) as in the appendix.
     """
+    if not lipschitz > 0:
+        raise ValueError(f"merit needs a positive Lipschitz constant of ∇F; got {lipschitz}")
 
     def of(view: View) -> Tensor:
         γ, x, z, value = view.gamma, view.x_mean, view.z_mean, view.engine.value
@@ -173,7 +180,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
         λ = (1 / (8 * γ * lipschitz**2) * view.x.new_ones(1)).flatten()
         return _objective(view) - optimum + value(x).flatten() - η + λ * _dual_gap(view)
 
-    return Metric("merit", of, needs_z=True)
+    return Metric("merit", of, needs_z=True, parameters={"lipschitz": lipschitz, "optimum": optimum})
 
 
 STANDARD = (

@@ -67,7 +67,6 @@ class Setup:
         """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
         settings = {entry.name: describe(getattr(self, entry.name)) for entry in dataclasses.fields(self)}
         settings["dtype"] = describe(self.problem.dtype)
-        settings["metrics"] = [metric.name for metric in self.metrics]
         facts = {
             "title": self.algorithm.title,
             "agents": self.network.n,

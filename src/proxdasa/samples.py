@@ -67,7 +67,7 @@ def normals(words: Tensor) -> Tensor:
     x = √2 erf⁻¹(u) with u uniform in (−1, 1). The largest u is 1 − 2⁻²⁴, so x reaches 5.4 standard deviations, which
     one in 15 million normals would exceed.
     """
-    u = words.to(torch.float32).mul_(2.0**-31 * (1 - 2.0**-24))
+    u = words.to(torch.float32, memory_format=torch.contiguous_format).mul_(2.0**-31 * (1 - 2.0**-24))
     return u.erfinv_().mul_(math.sqrt(2))
 
 
@@ -93,10 +93,9 @@ class Samples:
         return held[1][offset]
 
     def _fetch(self, block: int, stream: int) -> Tensor:
-        """The words of a block, iterations first, so that a step's slice is contiguous."""
+        """The words of a block ``[BLOCK, trials, agents, words]``, a view: iterations are drawn last but come first."""
         agents, count = self.agents, self.problem.words
-        fetched = np.empty((BLOCK, self.trials, len(agents), count), dtype=np.int32)
+        fetched = np.empty((self.trials, len(agents), BLOCK * count), dtype=np.int32)
         for trial in range(self.trials) if count else ():
-            drawn = self._words(self.seed, stream, trial, block, agents, BLOCK * count)
-            fetched[:, trial] = drawn.reshape(len(agents), BLOCK, count).transpose(1, 0, 2)
-        return torch.from_numpy(fetched)
+            fetched[trial] = self._words(self.seed, stream, trial, block, agents, BLOCK * count)
+        return torch.from_numpy(fetched).view(self.trials, len(agents), BLOCK, count).permute(2, 0, 1, 3)

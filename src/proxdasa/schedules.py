@@ -38,7 +38,8 @@ def check_positive(value: Number, name: str) -> Number:
     else:
         fine = isinstance(value, int | float) and 0 < value < math.inf
     if not fine:
-        raise ValueError(f"{name} must be a positive number, or per_trial([...]) of positive numbers; got {value!r}")
+        given = value.flatten().tolist() if isinstance(value, Tensor) else value
+        raise ValueError(f"{name} must be a positive number, or per_trial([...]) of positive numbers; got {given!r}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,8 +36,8 @@ class Quadratic:
         skew = (self.A - self.A.mT).abs().amax(dim=(1, 2))
         if bool((skew > 1e-5 * self.A.abs().amax()).any()):
             raise ValueError(f"A_i must be symmetric; that of agent {int(skew.argmax())} is not (use (A + Aᵀ)/2)")
-        if self.noise < 0:
-            raise ValueError(f"noise is a standard deviation and cannot be negative; got {self.noise}")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise is a standard deviation, a number of at least 0; got {self.noise}")
 
     @property
     def agents(self) -> int:

@@ -76,8 +76,8 @@ class SingleIndex:
             raise ValueError(f"agents and dim must be at least 1; got {self.agents} and {self.dim}")
         if not 1 <= self.sparsity <= self.dim:
             raise ValueError(f"sparsity must lie between 1 and dim = {self.dim}; got {self.sparsity}")
-        if self.noise < 0:
-            raise ValueError(f"noise is a standard deviation and cannot be negative; got {self.noise}")
+        if not 0 <= self.noise < math.inf:
+            raise ValueError(f"noise is a standard deviation, a number of at least 0; got {self.noise}")
         if self.evaluation == "population":
             if self.link.population is None:
                 raise ValueError(

@@ -38,17 +38,26 @@ class Run:
 
         The mean is NaN where the measure was not recorded.
         """
-        groups: dict[int, list[float]] = {}
-        for row in self.rows:
-            groups.setdefault(row["k"], []).append(row.get(measure, np.nan))
+        groups = self._by_k(measure)
         ks, columns = list(groups), [np.array(values) for values in groups.values()]
         half = [1.96 * c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else 0.0 for c in columns]
         return np.array(ks, dtype=float), np.array([c.mean() for c in columns]), np.array(half)
+
+    def lowest(self, measure: str) -> Array:
+        """The smallest value over trials at each observation."""
+        groups = self._by_k(measure)
+        return np.array([min(values) for values in groups.values()])
 
     def final(self, measure: str) -> tuple[float, float]:
         """The mean over trials at the end, and half the width of its confidence interval."""
         _, mean, half = self.curve(measure)
         return float(mean[-1]), float(half[-1])
+
+    def _by_k(self, measure: str) -> dict[int, list[float]]:
+        groups: dict[int, list[float]] = {}
+        for row in self.rows:
+            groups.setdefault(row["k"], []).append(row.get(measure, np.nan))
+        return groups
 
     def first_below(self, measure: str, target: float) -> list[float]:
         """For each trial the first observed iteration at which the measure is at most the target (NaN if never)."""

@@ -41,7 +41,8 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
                 shown = _positive(mean) if log else np.isfinite(mean)
                 colour = colours[labels.index(run.label)]
                 ax.plot(k[shown], mean[shown], color=colour, label=run.label, linewidth=1.6)
-                low = np.maximum(mean - half, mean / 10) if log else mean - half
+                # The interval is symmetric and trials are not: below the smallest of them it has no meaning.
+                low = np.maximum(mean - half, run.lowest(measure))
                 ax.fill_between(k[shown], low[shown], (mean + half)[shown], color=colour, alpha=0.2, linewidth=0)
             ax.set_yscale("log" if log else "linear")
             ax.grid(True, which="major", alpha=0.25)
