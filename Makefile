@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
 test: check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 2
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

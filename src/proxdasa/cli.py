@@ -235,12 +235,13 @@ def _show_report(folder: Path, folders: Sequence[Path], target: float | None) ->
     table = Table(
         title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
     )
-    for name in ("method", "run", "k to target", "‖G‖²", "± 95%", "consensus", "loss"):
-        table.add_column(name, justify="left" if name in ("method", "run") else "right")
+    for name in ("method", "run", "k to target", "‖G‖² ± 95%", "consensus", "loss"):
+        table.add_column(name, justify="left" if name in ("method", "run") else "right", no_wrap=name == "method")
     for line in summary.lines:
         reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
-        numbers = (line.stationarity, line.stationarity_half_width, line.consensus, line.loss)
-        shown = ("not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers)
+        numbers = (line.stationarity, line.consensus, line.loss)
+        shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
+        shown[0] += f" ± {line.stationarity_half_width:.1g}" if line.stationarity_half_width else ""
         table.add_row(line.method, escape(line.run), reached, *shown)
     out.print(table)
     for run in runs:

@@ -84,7 +84,7 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
             raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
         facts = config["facts"]
         runs.append(Run(facts["title"], label, facts["agents"], config, rows, _ending(config)))
-    return runs
+    return sorted(runs, key=lambda run: (run.title, run.agents))
 
 
 def _ending(config: Mapping[str, Any]) -> str | None:
