@@ -1,6 +1,7 @@
 """Every algorithm against its transcription, its invariants and what it declares about itself."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import proxdasa
 from proxdasa import algorithms, networks, problems, regularizers, schedules
 from proxdasa.contracts import Algorithm
 from proxdasa.engines import Simulator
-from proxdasa.runner import Setup
+from proxdasa.runner import Setup, _bind
 from proxdasa.samples import Samples
 from tests import transcription
 
@@ -31,70 +32,176 @@ REGULARIZERS = {
     "box": (regularizers.Box(-0.4, 0.2), transcription.prox_box(-0.4, 0.2)),
     "group": (regularizers.GroupL2(0.3, 2), transcription.prox_group(0.3, 2)),
 }
+DEEPSTORM = {"alpha": schedules.cube_root(0.15, 2.0), "beta": 8.0}
 TRANSCRIBED = {
-    algorithms.ProxDASA: transcription.prox_dasa,
-    algorithms.ProxDASAGT: transcription.prox_dasa_gt,
+    algorithms.ProxDASA: (transcription.prox_dasa, {"gamma": 0.15, "alpha": schedules.diminishing(0.4)}),
+    algorithms.ProxDASAGT: (transcription.prox_dasa_gt, {"gamma": 0.15, "alpha": schedules.diminishing(0.4)}),
+    algorithms.DPSGD: (transcription.dpsgd, {"gamma": 0.1}),
+    algorithms.DProxSGT: (transcription.dprox_sgt, {"gamma": 0.05}),
+    algorithms.D2: (transcription.d2, {"gamma": 0.05}),
+    algorithms.ProxGTSA: (transcription.prox_gt_sa, {"gamma": 0.05, "batch": 2}),
+    algorithms.ProxGTSRO: (
+        transcription.prox_gt_sr_o,
+        {"gamma": 0.05, "period": 7, "restart_batch": 5, "batch": 2},
+    ),
+    algorithms.ProxGTSRE: (transcription.prox_gt_sr_e, {"gamma": 0.05, "period": 7, "batch": 2}),
+    algorithms.DeepStormV2: (transcription.deepstorm_v2, DEEPSTORM | {"initial_batch": 3}),
+    algorithms.DeepStormV1: (transcription.deepstorm_v1, DEEPSTORM | {"initial_batch": 3}),
+    algorithms.DeepStormV1SVRG: (transcription.deepstorm_v1_svrg, DEEPSTORM | {"snapshot": 7}),
+    algorithms.SPPDM: (
+        transcription.sppdm,
+        {"gamma": 3.0, "c": 0.5, "kappa": 0.3, "beta": 0.7, "alpha": 0.2, "momentum": schedules.nesterov()},
+    ),
 }
+"""For each method the function of `transcription` and settings, which both take under the same names."""
+PAPERS = (algorithms.ProxDASA, algorithms.ProxDASAGT)  # seen in every combination; the others in some
 ALGORITHMS = pytest.mark.parametrize("method", algorithms.ALL, ids=lambda method: method.__name__)
 
 
-def quadratic(n: int, noise: float = 0.5, seed: int = 0) -> problems.Quadratic:
+def made(method, **changes):
+    """The method with its settings of the table, or others where it has them."""
+    settings = TRANSCRIBED[method][1]
+    return method(**settings | {name: value for name, value in changes.items() if name in settings})
+
+
+def some_regularizer(method, weight=0.3):
+    return regularizers.L1(weight) if method.composite else regularizers.Zero()
+
+
+class Quadratic(problems.Quadratic):
+    """∇G_i(x, ξ) = A_i x − b_i + noise · ξ ∘ (1 + x): the noise depends on x.
+
+    Noise that is added would cancel in ∇G(x', ξ) − ∇G(x, ξ), whatever sample a method takes there.
+    """
+
+    def grad(self, x, sample):
+        return self.evaluate(x).grad + (sample * (1 + x) if self.noise else 0.0)
+
+
+def quadratic(n: int, noise: float = 0.5, seed: int = 0) -> Quadratic:
     """Agents that disagree strongly: their curvatures and their minimisers differ."""
     rng = np.random.default_rng(seed)
     roots = rng.normal(size=(n, D, D))
     A = roots @ roots.transpose(0, 2, 1) / D + 0.5 * np.eye(D)
-    return problems.Quadratic(torch.tensor(A), torch.tensor(rng.normal(size=(n, D)) * 3), noise=noise)
+    return Quadratic(torch.tensor(A), torch.tensor(rng.normal(size=(n, D)) * 3), noise=noise)
 
 
-def plain_gradient(problem: problems.Quadratic, seed: int, trial: int, trials: int):
+class PlainGradient:
     """The same named samples, but the gradient in NumPy."""
-    A, b = problem.A.numpy(), problem.b.numpy()
-    samples = Samples(problem, seed, trials, range(problem.agents))
-    return lambda i, x, k: A[i] @ x - b[i] + (samples(k)[trial, i].numpy() if problem.noise else 0.0)
+
+    def __init__(self, problem: Quadratic, seed: int, trial: int, trials: int) -> None:
+        self.A, self.b, self.trial = problem.A.numpy(), problem.b.numpy(), trial
+        self.samples, self.drawn = Samples(problem, seed, trials, range(problem.agents)), {}
+
+    def __call__(self, i, x, k, sample=0):
+        if (k, sample) not in self.drawn:
+            self.drawn[k, sample] = self.samples(k, sample)[self.trial].numpy()
+        return self.full(i, x) + self.drawn[k, sample][i] * (1 + x)
+
+    def full(self, i, x):
+        return self.A[i] @ x - self.b[i]
+
+
+class Pooled:
+    """The network's gradient at one point, as the only agent of a centralised method sees it."""
+
+    def __init__(self, gradient: PlainGradient) -> None:
+        self.gradient, self.agents = gradient, range(len(gradient.b))
+
+    def __call__(self, _i, x, k, sample=0):
+        return np.mean([self.gradient(i, x, k, sample) for i in self.agents], axis=0)
+
+    def full(self, _i, x):
+        return np.mean([self.gradient.full(i, x) for i in self.agents], axis=0)
+
+
+def transcribed(method, n, W, mix, m, prox, grad, x0, K, **changes):
+    """The transcription with the settings of `made` and its schedules bound to n and K."""
+    function, settings = TRANSCRIBED[method]
+    settings = settings | {name: value for name, value in changes.items() if name in settings}
+    bound = {k: v.bind(n, K, torch.float64) if isinstance(v, schedules.Schedule) else v for k, v in settings.items()}
+    return function(W, mix, m, prox, grad, x0, K, **bound)
+
+
+def combinations():
+    """Every graph, mixing and Ψ for the paper's methods; ring, star, m = 1, m > 1 and three Ψ for the others."""
+    some = [
+        ("ring", "one round", "l1"),
+        ("star", "gossip", "box"),
+        ("random", "chebyshev", "group"),
+        ("star", "one round", "none"),
+    ]
+    smooth = [("ring", "one round", "none"), ("star", "gossip", "none"), ("random", "gossip", "none")]
+    for method in algorithms.ALL:
+        every = itertools.product(NETWORKS, MIXINGS, REGULARIZERS)
+        for graph, protocol, psi in every if method in PAPERS else some if method.composite else smooth:
+            yield pytest.param(method, graph, protocol, psi, id=f"{method.__name__}-{graph}-{protocol}-{psi}")
 
 
 def test_every_algorithm_is_transcribed():
     assert set(TRANSCRIBED) == set(algorithms.ALL)
 
 
-@ALGORITHMS
-@pytest.mark.parametrize("graph", NETWORKS)
-@pytest.mark.parametrize("protocol", MIXINGS)
-@pytest.mark.parametrize("psi", REGULARIZERS)
+@pytest.mark.parametrize(("method", "graph", "protocol", "psi"), list(combinations()))
 def test_equals_the_papers_pseudo_code(method, graph, protocol, psi):
     network, (mixing, mix, m), (regularizer, prox) = NETWORKS[graph], MIXINGS[protocol], REGULARIZERS[psi]
-    problem, trials, K, seed = quadratic(network.n), 2, 200, 3
+    problem, trials, K, seed = quadratic(network.n), 2, 100, 3
     x0 = torch.tensor(np.random.default_rng(5).normal(size=(network.n, D)))
-    alpha = schedules.diminishing(0.4)
     result = proxdasa.run(
-        method(gamma=0.15, alpha=alpha), problem, network,
-        regularizer=regularizer, mixing=mixing, iterations=K, trials=trials, seed=seed, x0=x0,
+        made(method), problem, network,
+        regularizer=regularizer, mixing=mixing, iterations=K, trials=trials, seed=seed, x0=x0, metrics=(),
     )  # fmt: skip
+    assert result.x.abs().max() < 50, "settings that blow up make the comparison worthless"
     for trial in range(trials):
-        expected = TRANSCRIBED[method](
-            network.W.toarray(), mix, m, prox, plain_gradient(problem, seed, trial, trials), 0.15,
-            lambda k: min(0.4 * (network.n / (k + 1)) ** 0.5, 1.0), x0.numpy(), K,
-        )  # fmt: skip
+        gradient = PlainGradient(problem, seed, trial, trials)
+        expected = transcribed(method, network.n, network.W.toarray(), mix, m, prox, gradient, x0.numpy(), K)
         for name, rows in expected.items():
             np.testing.assert_allclose(result.state[name][trial].numpy(), rows, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("momentum", [None, schedules.constant(0.8)])
+def test_sppdm_with_other_momentum(momentum):
+    """η = 0 and a constant, beside Nesterov's above."""
+    problem, network, K = quadratic(5), networks.ring(5), 100
+    result = proxdasa.run(
+        made(algorithms.SPPDM, momentum=momentum), problem, network, regularizer=regularizers.L1(0.3), iterations=K
+    )
+    expected = transcribed(
+        algorithms.SPPDM, 5, network.W.toarray(), None, 1, transcription.prox_l1(0.3), PlainGradient(problem, 0, 0, 1),
+        np.zeros((5, D)), K, momentum=momentum,
+    )  # fmt: skip
+    np.testing.assert_allclose(result.x[0].numpy(), expected["x"], rtol=0, atol=1e-10)
 
 
 @ALGORITHMS
 def test_trials_are_stacked_not_coupled(method):
     """One run of three trials equals three runs, with parameters per trial."""
     problem, network = quadratic(5), networks.ring(5)
-    gammas, alphas = [0.05, 0.1, 0.2], [0.3, 0.2, 0.1]
+    values = {
+        name: [factor * value for factor in (0.5, 1.0, 1.5)]
+        for name, value in TRANSCRIBED[method][1].items()
+        if isinstance(value, float)
+    }
+    schedule = isinstance(TRANSCRIBED[method][1].get("alpha"), schedules.Schedule)
 
-    def run(gamma, alpha, trials):
+    def run(values, alpha, trials):
+        changes = values | ({"alpha": schedules.constant(alpha)} if schedule else {})
         return proxdasa.run(
-            method(gamma=gamma, alpha=schedules.constant(alpha)), problem, network,
-            regularizer=regularizers.L1(0.1), iterations=60, trials=trials, seed=1,
+            made(method, **changes), problem, network,
+            regularizer=some_regularizer(method, 0.1), iterations=60, trials=trials, seed=1, metrics=(),
         ).x  # fmt: skip
 
-    together = run(proxdasa.per_trial(gammas), proxdasa.per_trial(alphas), 3)
+    assert values or schedule
+    alphas = [0.12, 0.08, 0.04]
+    together = run({name: proxdasa.per_trial(row) for name, row in values.items()}, proxdasa.per_trial(alphas), 3)
     for trial in range(3):
-        alone = run(gammas[trial], alphas[trial], trial + 1)[trial]
+        alone = run({name: row[trial] for name, row in values.items()}, alphas[trial], trial + 1)[trial]
         torch.testing.assert_close(together[trial], alone, rtol=1e-12, atol=1e-12)
+
+
+def bound(algorithm: Algorithm, n: int = 5) -> Algorithm:
+    """The algorithm as it is in a run of 100 iterations."""
+    return _bind(Setup(algorithm, quadratic(n), networks.star(n), iterations=100))
 
 
 def agents_of(problem, network, trials=1, mixing=None, regularizer=None) -> Simulator:
@@ -114,86 +221,160 @@ def random_state(algorithm: Algorithm, agents, shape, seed=0):
 def test_no_state_variable_is_dead(method):
     """A nudge of any state variable changes a later x: nothing is carried and sent for nothing."""
     problem, network = quadratic(5), networks.ring(5)
-    algorithm = method(gamma=0.1, alpha=lambda k: 0.3)
+    algorithm = bound(made(method, period=3, snapshot=3))
     agents = agents_of(problem, network, regularizer=regularizers.Zero())
     state = random_state(algorithm, agents, (1, 5, D))
 
-    def x_after_two_steps(state):
-        return algorithm.step(agents, 1, algorithm.step(agents, 0, state)).x
+    def x_after_some_steps(state):
+        for k in range(1, 5):  # from 1, where Nesterov's momentum has begun; a restart falls into them
+            state = algorithm.step(agents, k, state)
+        return state.x
 
-    base = x_after_two_steps(state)
+    base = x_after_some_steps(state)
     for name in state._fields:
         nudged = state._replace(**{name: getattr(state, name) + 0.1})
-        assert (x_after_two_steps(nudged) - base).abs().max() > 1e-4, f"{name} never reaches x"
+        assert (x_after_some_steps(nudged) - base).abs().max() > 1e-4, f"{name} never reaches x"
 
 
 @ALGORITHMS
 def test_a_step_leaves_its_input_alone(method):
     """Divergence is located by replaying from an earlier state, so steps must not write into it."""
     problem, network = quadratic(5), networks.ring(5)
-    algorithm = method(gamma=0.1, alpha=lambda k: 0.3)
+    algorithm = bound(made(method))
     agents = agents_of(problem, network)
     state = random_state(algorithm, agents, (1, 5, D))
     copies = [tensor.clone() for tensor in state]
     algorithm.step(agents, 0, state)
+    algorithm.step(agents, 6, state)  # a restart
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(state, copies, strict=True))
+
+
+BATCHES = {
+    # start; an ordinary step; a restart: (samples, gradients, full gradients). q = 7, b = 2, B = 5, initial batch 3.
+    algorithms.ProxGTSA: ((2, 2, 0), (2, 2, 0), None),
+    algorithms.ProxGTSRO: ((5, 5, 0), (2, 4, 0), (5, 5, 0)),
+    algorithms.ProxGTSRE: ((0, 0, 1), (2, 4, 0), (0, 0, 1)),
+    algorithms.DeepStormV2: ((3, 3, 0), (1, 2, 0), None),
+    algorithms.DeepStormV1: ((3, 3, 0), (2, 3, 0), None),
+    algorithms.DeepStormV1SVRG: ((0, 0, 1), (2, 4, 0), (1, 2, 1)),
+}
+"""What one agent spends in each kind of step; for all other methods it is one sample and one gradient a step."""
+EXCHANGES = dict.fromkeys((algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE), 2)
+"""Methods whose second vector can be sent only after the first has arrived."""
 
 
 @ALGORITHMS
 @pytest.mark.parametrize("mixing", [proxdasa.Gossip(1), proxdasa.Gossip(3), proxdasa.Chebyshev(2)], ids=repr)
 def test_declared_costs_are_counted_costs(method, mixing):
-    network, K = networks.ring(6), 17
-    result = proxdasa.run(method(gamma=0.1), quadratic(6), network, mixing=mixing, iterations=K)
-    last, rounds = result.records[-1], mixing.rounds_for(network.rho)
-    assert last["k"] == K
-    assert last["gradients"] == last["samples"] == method.gradients_per_step * K
-    assert last["rounds"] == rounds * K
-    assert last["vectors"] == method.vectors_per_step * rounds * K
+    """Every step apart: what ordinary steps cost is what the class declares, and restarts cost what they say."""
+    network, K = networks.ring(5), 17
+    result = proxdasa.run(made(method), quadratic(5), network, mixing=mixing, iterations=K, observe_every=1, metrics=())
+    rounds = 1 if method is algorithms.SPPDM else mixing.rounds_for(network.rho)  # it does not mix
+    names = ("samples", "gradients", "full_gradients", "rounds", "vectors")
+    spent = np.array([[row[name] for name in names] for row in result.records])
+    start, ordinary, restart = BATCHES.get(method, ((0, 0, 0), (1, 1, 0), None))
+    messages = (rounds * EXCHANGES.get(method, 1), rounds * method.vectors_per_step)
+    assert ordinary[1] == method.gradients_per_step * getattr(made(method), "batch", 1)
+    assert spent[0].tolist() == [*start, 0, 0]
+    for k, step in enumerate(np.diff(spent, axis=0), start=1):
+        assert step.tolist() == [*(restart if restart and k % 7 == 0 else ordinary), *messages]
 
 
-@ALGORITHMS
+@pytest.mark.parametrize("method", [m for m in algorithms.ALL if m not in (algorithms.DPSGD, algorithms.SPPDM)])
 def test_centralised_on_the_complete_graph(method):
-    """W = 11ᵀ/n and a common start: every agent carries the centralised averaged stochastic approximation."""
+    """W = 11ᵀ/n and a common start: every agent carries the centralised method on the network's gradient.
+
+    Not so D-PSGD, whose agents step along their own gradients after mixing, nor SPPDM, which does not mix.
+    """
+    n, K = 4, 80
+    problem, regularizer = quadratic(n), some_regularizer(method)
+    prox = transcription.prox_l1(0.3) if method.composite else transcription.prox_zero
+    result = proxdasa.run(made(method), problem, networks.complete(n), regularizer=regularizer, iterations=K, seed=2)
+    centralised = transcribed(
+        method, n, np.eye(1), transcription.gossip, 1, prox, Pooled(PlainGradient(problem, 2, 0, 1)),
+        np.zeros((1, D)), K,
+    )  # fmt: skip
+    for row in result.x[0].numpy():
+        np.testing.assert_allclose(row, centralised["x"][0], rtol=0, atol=1e-11)
+
+
+def test_prox_dasa_is_averaged_stochastic_approximation_on_the_complete_graph():
+    """The same against the centralised recursion itself; with W = 11ᵀ/n tracking changes nothing."""
     n, K, gamma, alpha = 4, 120, 0.1, 0.25
     problem = quadratic(n)
-    result = proxdasa.run(
-        method(gamma=gamma, alpha=schedules.constant(alpha)), problem, networks.complete(n),
-        regularizer=regularizers.L1(0.3), iterations=K, seed=2,
-    )  # fmt: skip
-    grad, prox = plain_gradient(problem, 2, 0, 1), transcription.prox_l1(0.3)
+    grad, prox = PlainGradient(problem, 2, 0, 1), transcription.prox_l1(0.3)
     x, z = np.zeros(D), np.zeros(D)
     for k in range(K):
         y = prox(x - gamma * z, gamma)
         v = np.mean([grad(i, x, k) for i in range(n)], axis=0)
         x, z = (1 - alpha) * x + alpha * y, (1 - alpha) * z + alpha * v
-    for row in result.x[0].numpy():
-        np.testing.assert_allclose(row, x, rtol=0, atol=1e-11)
+    for method in PAPERS:
+        result = proxdasa.run(
+            method(gamma=gamma, alpha=schedules.constant(alpha)), problem, networks.complete(n),
+            regularizer=regularizers.L1(0.3), iterations=K, seed=2,
+        )  # fmt: skip
+        for row in result.x[0].numpy():
+            np.testing.assert_allclose(row, x, rtol=0, atol=1e-11)
 
 
 @ALGORITHMS
 def test_one_agent_is_the_centralised_method_on_any_builder(method):
     problem = quadratic(1)
+    expected = transcribed(
+        method, 1, np.eye(1), transcription.gossip, 1, transcription.prox_zero, PlainGradient(problem, 0, 0, 1),
+        np.zeros((1, D)), 20,
+    )  # fmt: skip
     for network in (networks.ring(1), networks.complete(1), networks.path(1), networks.star(1), networks.grid(1, 1)):
         for mixing in (proxdasa.Gossip("auto"), proxdasa.Chebyshev("auto"), proxdasa.Chebyshev(5)):
-            result = proxdasa.run(method(gamma=0.1), problem, network, mixing=mixing, iterations=20)
-            expected = transcription.prox_dasa(
-                np.eye(1), transcription.gossip, 1, transcription.prox_zero, plain_gradient(problem, 0, 0, 1), 0.1,
-                lambda k: (1 / 20) ** 0.5, np.zeros((1, D)), 20,
-            )  # fmt: skip
+            result = proxdasa.run(made(method), problem, network, mixing=mixing, iterations=20, metrics=())
             np.testing.assert_allclose(result.x[0].numpy(), expected["x"], rtol=0, atol=1e-12)
 
 
-def test_tracker_mean_is_gradient_mean():
-    """mean_i u_i = mean_i v_i after every step of Prox-DASA-GT, whatever the graph and the mixing."""
-    problem, network = quadratic(6), networks.star(6)
-    algorithm = algorithms.ProxDASAGT(gamma=0.1, alpha=lambda k: 0.3)
-    for mixing in (proxdasa.Gossip(1), proxdasa.Chebyshev(3)):
-        agents = agents_of(problem, network, mixing=mixing)
-        state = algorithm.init(agents, torch.ones(1, 6, D, dtype=torch.float64))
-        for k in range(30):
-            state = algorithm.step(agents, k, state)
-            torch.testing.assert_close(state.u.mean(1), state.v.mean(1), rtol=0, atol=1e-12)
-            assert state.v.abs().max() > 0.1
+def test_d_psgd_of_one_agent_is_proximal_sgd():
+    problem, prox, x = quadratic(1), transcription.prox_l1(0.3), np.zeros(D)
+    gradient = PlainGradient(problem, 0, 0, 1)
+    for k in range(50):
+        x = prox(x - 0.1 * gradient(0, x, k), 0.1)
+    result = proxdasa.run(
+        proxdasa.DPSGD(0.1), problem, networks.ring(1), regularizer=regularizers.L1(0.3), iterations=50
+    )
+    np.testing.assert_allclose(result.x[0, 0].numpy(), x, rtol=0, atol=1e-12)
+
+
+TRACKERS = {
+    algorithms.ProxDASAGT: ("u", "v"),
+    algorithms.DProxSGT: ("y", "g"),
+    **dict.fromkeys((algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE), ("y", "v")),
+    **dict.fromkeys((algorithms.DeepStormV2, algorithms.DeepStormV1, algorithms.DeepStormV1SVRG), ("y", "d")),
+}
+"""Tracker and what it tracks."""
+
+
+@pytest.mark.parametrize("method", list(TRACKERS))
+@pytest.mark.parametrize("mixing", [proxdasa.Gossip(1), proxdasa.Chebyshev(3)], ids=repr)
+def test_tracker_mean_is_gradient_mean(method, mixing):
+    """After every step, whatever the graph and the mixing."""
+    algorithm, (tracker, tracked) = bound(made(method), n=6), TRACKERS[method]
+    agents = agents_of(quadratic(6), networks.star(6), mixing=mixing)
+    state = algorithm.init(agents, torch.ones(1, 6, D, dtype=torch.float64))
+    for k in range(30):
+        state = algorithm.step(agents, k, state)
+        u, v = getattr(state, tracker), getattr(state, tracked)
+        torch.testing.assert_close(u.mean(1), v.mean(1), rtol=0, atol=1e-12)
+        assert v.abs().max() > 0.1
+        assert (u - v).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("method", [method for method, (_, name) in TRACKERS.items() if name in "vd"][1:])
+def test_estimates_are_exact_without_noise(method):
+    """The recursions of variance reduction give the local gradient at x if every sample gradient is exact."""
+    algorithm, estimate = bound(made(method)), TRACKERS[method][1]
+    problem = quadratic(5, noise=0.0)
+    agents = agents_of(problem, networks.ring(5))
+    state = algorithm.init(agents, torch.ones(1, 5, D, dtype=torch.float64))
+    for k in range(20):
+        torch.testing.assert_close(getattr(state, estimate), problem.evaluate(state.x).grad, rtol=0, atol=1e-12)
+        state = algorithm.step(agents, k, state)
 
 
 def test_alpha_one_without_regulariser_is_a_method_on_last_steps_gradient():
@@ -216,8 +397,8 @@ def test_float32_follows_float64(method):
     """The same named samples in both types: only rounding differs."""
     results = [
         proxdasa.run(
-            method(gamma=0.01), problems.PhaseRetrieval(agents=4, dim=10, evaluation="population"), networks.ring(4),
-            regularizer=regularizers.L1(0.01), iterations=200, trials=2, dtype=dtype,
+            made(method), quadratic(5), networks.ring(5),
+            regularizer=some_regularizer(method, 0.01), iterations=100, trials=2, dtype=dtype, metrics=(),
         ).x
         for dtype in (torch.float32, torch.float64)
     ]  # fmt: skip
@@ -226,24 +407,84 @@ def test_float32_follows_float64(method):
     torch.testing.assert_close(results[0].double(), results[1], rtol=0, atol=2e-4)
 
 
-@ALGORITHMS
-@pytest.mark.parametrize("gamma", [0.0, -1.0, float("nan"), float("inf"), "0.1", torch.tensor([0.1])])
-def test_refuses_a_bad_gamma(method, gamma):
-    with pytest.raises(ValueError, match="gamma must be a positive number"):
-        method(gamma=gamma)
+NUMBERS = [(m, name) for m, (_, settings) in TRANSCRIBED.items() for name, v in settings.items() if type(v) is float]
+COUNTS = [(m, name) for m, (_, settings) in TRANSCRIBED.items() for name, v in settings.items() if type(v) is int]
+SCHEDULES = [
+    (m, name)
+    for m, (_, settings) in TRANSCRIBED.items()
+    for name, v in settings.items()
+    if not isinstance(v, int | float)
+]
 
 
-@ALGORITHMS
-def test_a_number_is_not_a_schedule(method):
-    with pytest.raises(TypeError, match=r"schedules\.constant\(0\.1\)"):
-        method(gamma=0.1, alpha=0.1)
+@pytest.mark.parametrize(("method", "name"), NUMBERS)
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf"), "0.1", torch.tensor([0.1])])
+def test_refuses_a_bad_number(method, name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a positive number"):
+        made(method, **{name: value})
+
+
+@pytest.mark.parametrize(("method", "name"), COUNTS)
+@pytest.mark.parametrize("value", [0, -1, 2.0, True, "2"])
+def test_refuses_a_bad_count(method, name, value):
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1"):
+        made(method, **{name: value})
+
+
+@pytest.mark.parametrize(("method", "name"), SCHEDULES)
+def test_a_number_is_not_a_schedule(method, name):
+    with pytest.raises(TypeError, match=rf"{name} must be a schedule, such as schedules\.constant\(0\.1\)"):
+        made(method, **{name: 0.1})
+
+
+def test_d2_refuses_a_regulariser():
+    with pytest.raises(ValueError, match=r"D² is for Ψ = 0 only, but the regularizer is L1"):
+        proxdasa.run(proxdasa.D2(0.1), quadratic(5), networks.ring(5), regularizer=regularizers.L1(0.1))
+
+
+def test_d2_refuses_eigenvalues_of_minus_a_third():
+    """Those of mixing, not of W alone: W² is fine on an even ring, and Chebyshev may not be where W is."""
+
+    def setup(network, mixing):
+        return Setup(proxdasa.D2(0.05), quadratic(network.n), network, mixing=mixing, iterations=50)
+
+    with pytest.raises(
+        ValueError, match=r"D² needs eigenvalues of mixing above -0\.3333, but those of Gossip\(rounds=1\)"
+    ):
+        setup(networks.ring(6), proxdasa.Gossip(1))
+    with pytest.raises(ValueError, match=r"on the network ring\(8\) reach down to -0\.3333"):
+        setup(networks.ring(8), proxdasa.Gossip(1))
+    setup(networks.ring(6), proxdasa.Gossip(2)).run()
+    setup(networks.ring(7), proxdasa.Gossip(1)).run()
+    with pytest.raises(ValueError, match="Chebyshev"):
+        setup(networks.ring(9), proxdasa.Chebyshev(2))
+    lazy = networks.from_matrix(0.25 * np.eye(12) + 0.75 * networks.ring(12).W.toarray())  # eigenvalues from 0 to 1
+    setup(lazy, proxdasa.Gossip(1)).run()
+    with pytest.raises(ValueError, match=r"reach down to -0\.58"):  # between the ends
+        setup(lazy, proxdasa.Chebyshev(3))
+
+
+@pytest.mark.parametrize("method", [algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG])
+def test_full_gradients_of_a_stream_are_refused_before_the_first_step(method):
+    stream = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
+    steps = []
+    with pytest.raises(ValueError, match="streams its samples, so an agent has no full gradient"):
+        proxdasa.run(made(method), stream, networks.ring(4), progress=lambda k, K, rows: steps.append(k))
+    assert not steps
 
 
 @ALGORITHMS
 def test_is_a_frozen_value_with_documented_equations(method):
-    algorithm = method(gamma=0.1)
+    algorithm = made(method)
     assert isinstance(algorithm, Algorithm)
     assert "mix" in method.__doc__
+    assert " = " in method.__doc__
     with pytest.raises(dataclasses.FrozenInstanceError):
-        algorithm.gamma = 1.0
+        setattr(algorithm, dataclasses.fields(method)[0].name, 1.0)
     assert Setup(algorithm, quadratic(3), networks.ring(3)).config()["algorithm"]["name"] == method.__name__
+
+
+@ALGORITHMS
+def test_stationarity_is_measured_at_the_methods_own_constant_step_or_at_one(method):
+    own = {"gamma"} == {field.name for field in dataclasses.fields(method)} & {"gamma", "kappa"}
+    assert made(method).mapping_gamma == (TRANSCRIBED[method][1]["gamma"] if own else 1.0)

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "records": set(),
     "contracts": {"schedules"},
     "samples": {"contracts"},
+    "data": {"samples"},
     "regularizers": {"contracts", "schedules"},
     "mixing": {"contracts"},
     "problems": {"contracts", "samples"},
@@ -28,13 +29,13 @@ MAY_IMPORT = {
     },
     "experiments": {
         "contracts", "schedules", "metrics", "records", "results", "runner",
-        "algorithms", "mixing", "networks", "problems", "regularizers",
+        "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
     "reports": {"records"},
-    "cli": {"experiments", "reports", "records", "results", "runner"},
+    "cli": {"data", "experiments", "reports", "records", "results", "runner"},
     "__init__": {
-        "algorithms", "divergence", "metrics", "mixing", "networks", "problems", "regularizers", "results", "runner",
-        "schedules",
+        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "problems", "regularizers", "results",
+        "runner", "schedules",
     },
     "__main__": {"cli"},
 }  # fmt: skip
@@ -54,6 +55,7 @@ def imports(path: Path) -> set[str]:
             if parts[0] == "proxdasa":
                 found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
+            assert all(alias.name != "proxdasa" for alias in node.names), f"{path}: import the room, not the package"
             found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("proxdasa.")}
     return found - {room(path)}
 
@@ -85,7 +87,7 @@ def test_algorithms_know_nothing_of_the_world(path):
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    allowed = {"__future__", "dataclasses", "typing", "torch", "math"}
+    allowed = {"__future__", "dataclasses", "typing", "torch", "math", "collections.abc"}
     assert {name for name in modules if not name.startswith("proxdasa")} <= allowed
     for word in ("torch.rand", "manual_seed", "print(", "distributed", "device", ".shape[", "rank"):
         assert word not in source, f"{path.name} uses {word}"

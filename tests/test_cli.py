@@ -81,10 +81,13 @@ def times(folder):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ([], ["run", "report", "list", "reproduce"]),
+        ([], ["run", "report", "list", "reproduce", "data"]),
         (["run"], ["FILE|file", "--output", "--overwrite"]),
         (["report"], ["FOLDER|folder", "--target"]),
         (["list"], ["parameters and defaults"]),
+        (["data"], ["fetch", "list"]),
+        (["data", "fetch"], ["NAME|name", "a9a or mnist", "--folder"]),
+        (["data", "list"], ["--folder", "missing"]),
         (["reproduce"], ["speedup"]),
         (["reproduce", "speedup"], ["--output", "--agents", "--iterations", "--trials", "--seed", "5,10,20,40"]),
     ],

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import metrics, networks, problems, regularizers, schedules
+from proxdasa import algorithms, metrics, networks, problems, regularizers, schedules
 from proxdasa.cli import app
 from proxdasa.experiments import ConfigError, read
 from proxdasa.experiments.config import build
@@ -78,7 +78,7 @@ def test_a_file_builds_what_python_builds(tmp_path):
         dtype = "float64"
         random_iterate = true
         x0 = [1, 2.0, 0.5]
-        metrics = ["loss", { name = "per_agent", lipschitz = 2.0 }, { name = "consensus" }, "per_agent"]
+        metrics = ["loss", { name = "per_agent", lipschitz = 2.0 }, { name = "consensus" }, "density"]
         algorithm = { name = "ProxDASAGT", gamma = [0.01, 0.02], alpha = { name = "diminishing", alpha = 0.5 } }
         problem = { name = "SingleIndex", agents = 6, dim = 3, sparsity = 1, link = "identity", evaluation = 5 }
         network = { name = "torus", rows = 2, columns = 3, weights = "max_degree" }
@@ -102,7 +102,7 @@ def test_a_file_builds_what_python_builds(tmp_path):
         observe_every=2,
         x0=[1.0, 2.0, 0.5],
         dtype=torch.float64,
-        metrics=(metrics.loss, metrics.per_agent(2.0), metrics.consensus, metrics.per_agent()),
+        metrics=(metrics.loss, metrics.per_agent(2.0), metrics.consensus, metrics.density),
         random_iterate=True,
     )
     setup = read(file)
@@ -114,25 +114,32 @@ def test_a_file_builds_what_python_builds(tmp_path):
 
 REQUIRED = {
     "A": [[[2.0, 0.0], [0.0, 1.0]]] * 4,
+    "a": 0.1,
     "agents": 4,
-    "alpha": 0.5,
+    "alpha": 0.01,
     "b": [[1.0, 2.0]] * 4,
+    "beta": 0.5,
+    "c": 1,
     "columns": 2,
     "degree": 2,
     "dimension": 2,
     "factor": 2,
     "gamma": 0.01,
     "groups": 5,
+    "kappa": 1,
     "l1": 0.1,
     "l2": 0.1,
     "lower": 0,
     "parts": [[0, 5, "NonNegative"]],
+    "period": 3,
     "probability": 1,
     "radius": 1,
     "regularizer": {"name": "L1", "weight": 0.1},
+    "restart_batch": 5,
     "rows": 2,
     "rungs": 2,
     "shape": [2, 5],
+    "snapshot": 3,
     "upper": 1,
     "value": 0.1,
     "weight": 0.1,
@@ -149,8 +156,12 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         settings["algorithm"]["alpha"] = table
     else:
         settings[kind] = table
-    if thing is problems.Quadratic:
+    if thing in (algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG):  # they need full gradients
+        settings["problem"] = {"name": "Quadratic", "A": REQUIRED["A"], "b": REQUIRED["b"]}
+    if settings["problem"]["name"] == "Quadratic":
         settings["network"] = {"name": "ring", "agents": 4}
+    if thing is algorithms.D2:  # on an even ring it needs an even number of rounds
+        settings["mixing"] = {"name": "Gossip", "rounds": 2}
     setup = build(settings)
     described = setup.config()["algorithm"]["alpha"] if kind == "schedule" else setup.config()[kind]
     assert described["name"] == ("SingleIndex" if thing is problems.PhaseRetrieval else thing.__name__)
@@ -168,7 +179,7 @@ def test_metrics_with_parameters():
     def first(*entries):
         return build(changed(metrics=list(entries), x0=[[[i / 10] * 10 for i in range(4)]])).run().records[0]
 
-    row = first("consensus", "per_agent", {"name": "merit", "lipschitz": 12.0, "optimum": 0.5})
+    row = first("consensus", {"name": "per_agent", "lipschitz": 0.0}, {"name": "merit", "lipschitz": 12.0, "optimum": 0.5})
     more = first({"name": "per_agent", "lipschitz": 3.0}, {"name": "merit", "lipschitz": 12.0})
     assert row["consensus"] > 0
     assert more["per_agent"] == pytest.approx(row["per_agent"] + 9 * row["consensus"], rel=1e-4)
@@ -177,14 +188,14 @@ def test_metrics_with_parameters():
 
 def test_a_number_for_a_step_size_is_a_constant_schedule():
     alpha = build(changed(algorithm__alpha=0.25)).algorithm.alpha
-    assert (alpha.name, alpha.value) == ("constant", 0.25)
+    assert alpha.describe() == {"name": "constant", "value": 0.25}
     assert build(changed(algorithm__alpha="horizon")).algorithm.alpha.name == "horizon"
 
 
 def test_lists_are_one_value_per_trial():
     setup = build(changed(trials=3, algorithm__gamma=[1e-3, 1e-2, 1e-1], algorithm__alpha=[0.1, 0.2, 0.3]))
     assert torch.equal(setup.algorithm.gamma, proxdasa.per_trial([1e-3, 1e-2, 1e-1]))
-    assert torch.equal(setup.algorithm.alpha.value, proxdasa.per_trial([0.1, 0.2, 0.3]))
+    assert torch.equal(setup.algorithm.alpha.parameters["value"], proxdasa.per_trial([0.1, 0.2, 0.3]))
     alone = build(changed(trials=3, algorithm__gamma=1e-2, algorithm__alpha=0.2)).run()
     assert torch.equal(setup.run().x[1], alone.x[1])
 

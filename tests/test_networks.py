@@ -312,6 +312,13 @@ def test_rho_needs_memory_for_a_few_vectors_only():
         assert peak < n * n * 8 / 20
 
 
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 1001, 1500])
+def test_smallest_eigenvalue_of_rings(n):
+    """Up to 512 agents by LAPACK, beyond by Lanczos; 1/3 + 2/3 cos(2πj/n) for the ring's weights."""
+    expected = min(1 / 3 + 2 / 3 * np.cos(2 * np.pi * j / n) for j in range(n))
+    assert ring(n).smallest_eigenvalue == pytest.approx(expected if n > 2 else {1: 1, 2: 1 / 3}[n], abs=1e-9)
+
+
 def test_rho_is_deterministic():
     for build in (partial(ring, 700), partial(regular, 700, 3)):
         assert build().rho == build().rho

@@ -90,6 +90,15 @@ def test_a_real_run_is_read_back_as_it_was(tmp_path):
     assert torch.equal(read.mean, run.x.mean(dim=1))
 
 
+def test_state_variables_that_are_one_tensor_are_written(tmp_path):
+    """After a last step that takes a snapshot, x̂ is x."""
+    problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    method = proxdasa.DeepStormV1SVRG(schedules.constant(0.1), beta=1.0, snapshot=4)
+    run = proxdasa.run(method, problem, networks.ring(3), iterations=4)
+    assert run.state["x_hat"] is run.state["x"]
+    assert torch.equal(proxdasa.load(run.save(tmp_path)).state["x_hat"], run.x)
+
+
 def test_the_folder_holds_the_three_files_and_nothing_else(folder):
     assert sorted(path.name for path in folder.iterdir()) == FILES
 

@@ -37,7 +37,8 @@ def test_the_call_of_the_readme():
     assert [(row["trial"], row["k"]) for row in result.records] == [(t, k) for k in (0, 10, 20, 30) for t in range(3)]
     expected = {
         "trial", "k", "loss", "objective", "stationarity", "consensus", "table_stationarity", "density", "dual_gap",
-        "z_consensus", "certificate", "samples", "gradients", "rounds", "vectors", "seconds",
+        "z_consensus", "certificate", "samples", "gradients", "full_gradients", "rounds", "vectors",
+        "seconds",
     }  # fmt: skip
     assert set(result.records[0]) == expected
     last = result.records[-1]
@@ -234,6 +235,23 @@ def test_random_iterate_is_uniform_for_a_constant_step_size():
     assert torch.equal(result.random_iterate[last], result.x[last])
 
 
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        proxdasa.DPSGD(0.01),  # no α at all
+        proxdasa.SPPDM(gamma=300.0, c=0.5, kappa=0.3, beta=0.7, alpha=0.2),  # one α for all k
+    ],
+    ids=lambda algorithm: algorithm.title,
+)
+def test_random_iterate_is_uniform_for_methods_without_step_sizes_of_k(algorithm):
+    setup = Setup(algorithm, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
+    chosen = _random_indices(_bind(setup), setup)
+    R = np.array([k for k, trials in chosen.items() for _ in trials])
+    assert (R.min(), R.max()) == (1, 30)
+    assert R.mean() == pytest.approx(15.5, abs=1.5)
+    assert run(algorithm, iterations=5, random_iterate=True).random_iterate.shape == (2, 4, 10)
+
+
 def test_random_iterate_only_on_request():
     with pytest.raises(ValueError, match="random_iterate=True"):
         _ = run(iterations=2).random_iterate
@@ -275,6 +293,7 @@ def test_full_gradients_of_data_are_exact():
     agents = Setup(METHOD, problem, networks.ring(3)).engine()
     x = torch.randn(1, 3, 2)
     assert torch.equal(agents.full_grad(x), x - 1)
+    assert agents.counts() == {"samples": 0, "gradients": 0, "full_gradients": 1, "rounds": 0, "vectors": 0}
 
 
 def test_a_second_sample_is_independent_and_counted():
@@ -291,3 +310,55 @@ def test_threads_are_given_back():
     before = torch.get_num_threads()
     run(iterations=3)
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algorithm": proxdasa.ProxDASA}, r"algorithm must be a method .* such as ProxDASA\(gamma=0.01\)"),
+        ({"algorithm": object()}, "algorithm must be a method that is a dataclass"),
+        ({"problem": "phase retrieval"}, "problem must be a problem, such as Quadratic"),
+        ({"network": networks.ring(4).graph}, r"network must be a network, such as networks.ring\(8\)"),
+        ({"regularizer": None}, r"regularizer must be a regularizer, such as L1\(0.01\)"),
+        ({"mixing": proxdasa.Gossip}, r"mixing must be a mixing, such as Gossip\(1\)"),
+        ({"mixing": "gossip"}, "mixing must be a mixing"),
+        ({"metrics": ["loss"]}, r"metrics must be a list of proxdasa\.metrics"),
+        ({"dtype": "float64"}, r"dtype must be torch\.float32 or torch\.float64"),
+    ],
+)
+def test_refuses_the_wrong_kind_of_object(settings, message):
+    with pytest.raises(TypeError, match=message):
+        run(**settings)
+
+
+def test_a_callable_may_give_one_value_per_trial():
+    values = proxdasa.per_trial([0.1, 0.2])
+    own = run(proxdasa.ProxDASA(0.01, alpha=lambda k: values))
+    assert torch.equal(own.x, run(proxdasa.ProxDASA(0.01, schedules.constant(values))).x)
+    assert torch.equal(run(proxdasa.ProxDASA(0.01, lambda k: np.float64(0.2))).x[1], own.x[1])
+    with pytest.raises(ValueError, match=r"alpha\(0\) must be a number or per_trial"):
+        run(proxdasa.ProxDASA(0.01, alpha=lambda k: proxdasa.per_trial([0.1] * 3)))
+
+
+def test_an_interruption_before_R_leaves_no_random_iterate():
+    def interrupt(k, iterations, rows):
+        if k >= 5:
+            raise KeyboardInterrupt
+
+    result = run(iterations=100_000, observe_every=5, progress=interrupt, random_iterate=True)
+    assert torch.isnan(result.random_iterate).all()
+
+
+def test_divergence_that_does_not_replay_keeps_the_records():
+    """A step size that is not a function of k: the replay may stay finite."""
+    calls = []
+
+    def alpha(k):
+        calls.append(k)
+        return 0.5 if len(calls) < 30 else 1e-9  # what was large the first time is small in the replay
+
+    problem, _ = poisoned(agent=2, trial_gammas=[1.0])
+    with pytest.warns(proxdasa.DivergenceWarning, match="trial 0 diverged"):
+        result = run(proxdasa.ProxDASA(1e9, alpha), problem, trials=1, iterations=29, observe_every=29)
+    assert result.stopped == "diverged"
+    assert [row["k"] for row in result.records] == [0]

@@ -4,8 +4,21 @@ n agents on a connected graph, each with its own data, together minimise (1/n) Î
 and seen through one-sample stochastic gradients, Î¨ convex and non-smooth. No server, no pooled data, neighbours only.
 """
 
-from proxdasa import metrics, networks, problems, regularizers, schedules
-from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa import data, metrics, networks, problems, regularizers, schedules
+from proxdasa.algorithms import (
+    D2,
+    DPSGD,
+    SPPDM,
+    DeepStormV1,
+    DeepStormV1SVRG,
+    DeepStormV2,
+    DProxSGT,
+    ProxDASA,
+    ProxDASAGT,
+    ProxGTSA,
+    ProxGTSRE,
+    ProxGTSRO,
+)
 from proxdasa.divergence import DivergenceWarning
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.results import Result, load
@@ -13,12 +26,23 @@ from proxdasa.runner import run
 from proxdasa.schedules import per_trial
 
 __all__ = [
+    "D2",
+    "DPSGD",
+    "SPPDM",
     "Chebyshev",
+    "DProxSGT",
+    "DeepStormV1",
+    "DeepStormV1SVRG",
+    "DeepStormV2",
     "DivergenceWarning",
     "Gossip",
     "ProxDASA",
     "ProxDASAGT",
+    "ProxGTSA",
+    "ProxGTSRE",
+    "ProxGTSRO",
     "Result",
+    "data",
     "load",
     "metrics",
     "networks",

@@ -5,12 +5,14 @@ Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 130 interrupte
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,15 +21,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
+    DownloadColumn,
     Progress,
+    TaskID,
+    TaskProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
 
-from proxdasa import experiments, records, reports
+from proxdasa import data, experiments, records, reports
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.records import Row
@@ -38,6 +41,8 @@ from proxdasa.runner import Setup
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 reproduce = typer.Typer(no_args_is_help=True, help="Run an experiment of the paper and show its table and figure.")
 app.add_typer(reproduce, name="reproduce")
+data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
+app.add_typer(data_app, name="data")
 
 out = Console()
 err = Console(stderr=True)
@@ -45,8 +50,18 @@ err = Console(stderr=True)
 DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        _line(f"proxdasa {version('proxdasa')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
 
 
@@ -80,11 +95,11 @@ def speedup(
     iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
     trials: Annotated[int, typer.Option(min=1, help="Independent repetitions.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Names the samples.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Replace results of other settings in the folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")] = False,
 ) -> None:
     """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
 
-    Finished runs of the same settings in the output folder are kept and not run again.
+    Finished runs of the same settings in the output folder are reused.
     """
     with _input_errors():
         if not re.fullmatch(r"\d+(,\d+)*", agents):
@@ -93,16 +108,24 @@ def speedup(
         setups = experiments.speedup(sizes, iterations, trials, seed)
         output.mkdir(parents=True, exist_ok=True)
     _line(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
-    with _input_errors(), _progress() as announce:
-        results = experiments.run_series(setups, output, announce, overwrite)
-    last = list(results.values())[-1]
+    with _input_errors(), _progress(list(setups)) as announce:
+        results = experiments.run_series(setups, output, announce, overwrite, lambda text: _line(text, err))
+    name, last = list(results.items())[-1]
     if last.stopped == "interrupted":
-        finished = len(results) - 1
-        _line(f"interrupted: {finished} of {len(setups)} runs are finished and saved; the same command goes on", err)
+        kept = "its records are saved" if last.records else "it has no records"
+        _line(
+            f"interrupted: {_name(setups[name])} at iteration {last.iterations} of {iterations} ({kept}); "
+            f"{len(results) - 1} of {len(setups)} runs are finished; "
+            f"the same command{' without --overwrite' if overwrite else ''} goes on",
+            err,
+        )
         raise typer.Exit(INTERRUPTED)
     with _input_errors():
         _show_report(output, [output / name for name in setups], None)
-    _line("theory at fixed K with α = √(n/K): both ∝ n^-0.5, that is, n agents need 1/n of the iterations")
+    _line(
+        "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
+        "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"
+    )
     if any(result.stopped == "diverged" for result in results.values()):
         raise typer.Exit(DIVERGED)
 
@@ -112,12 +135,47 @@ def report(
     folder: Annotated[Path, typer.Argument(help="A results folder, or a folder that holds several.")],
     target: Annotated[
         float | None,
-        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss."),
+        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss, less in short runs."),
     ] = None,
 ) -> None:
     """Draw the figure and print the table of finished runs, from their records alone."""
     with _input_errors():
         _show_report(folder, records.find_results(folder), target)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help=f"The data set: {' or '.join(data.SOURCES)}.")],
+    folder: Annotated[Path | None, typer.Option(help="The data folder; default: see [b]proxdasa data list[/].")] = None,
+) -> None:
+    """Download a data set and verify its checksums; files that are there already and right are kept."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn())
+    with _input_errors(), Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def update(file: str, here: int, size: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=size)
+            bars.update(tasks[file], completed=here)
+
+        paths = data.fetch(name, folder, update)
+    for path in paths:
+        _line(f"{path}: {'downloaded' if path.name in tasks else 'there already'}, checksum right")
+
+
+@data_app.command("list")
+def data_list(
+    folder: Annotated[Path | None, typer.Option(help="The data folder to look into.")] = None,
+) -> None:
+    """What is in the data folder, what is missing, and where it is expected."""
+    if folder is None:
+        _line(f"data folder: {data.folder()}   (the environment variable {data.VARIABLE} names another)")
+    else:
+        _line(f"data folder: {folder}")
+    for name, path, there in data.listing(folder):
+        _line(f"{name}: {path}" if there else f"{name}: {path} is missing (proxdasa data fetch {name})")
+    ready = importlib.util.find_spec("sklearn") is not None
+    _line(f"digits, breast_cancer: {'with scikit-learn' if ready else 'missing (pip install proxdasa[data])'}")
 
 
 @app.command("list")
@@ -172,44 +230,51 @@ def _input_errors() -> Iterator[None]:
     """Bad input is one line and exit code 2, not a traceback."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False, emoji=False)
         raise typer.Exit(BAD_INPUT) from None
 
 
 @contextmanager
-def _progress() -> Iterator[experiments.Announce]:
-    """A bar per run on a terminal; elsewhere one line per run as it ends."""
+def _progress(series: Sequence[str] = ()) -> Iterator[experiments.Announce]:
+    """A bar per run on a terminal, in 80 columns; elsewhere one line per run as it ends."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=10),
+        TaskProgressColumn(),
         TextColumn("{task.fields[measures]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
 
         def announce(name: str, setup: Setup) -> Report:
-            task = bars.add_task(name, total=setup.iterations, measures="")
+            shown = _name(setup) if series else setup.algorithm.title
+            if len(series) > 1:
+                shown = f"run {series.index(name) + 1} of {len(series)}: {shown}"
+            task = bars.add_task(shown, total=setup.iterations, measures="")
 
             def update(k: int, iterations: int, rows: Sequence[Row]) -> None:
                 bars.update(task, completed=k)
                 if rows:
                     bars.update(task, measures=_measures(rows))
                 if k == iterations and not err.is_terminal:
-                    _line(f"{name}: {k} iterations, {_measures(rows)}", err)
+                    _line(f"{shown}: {k} iterations, {_measures(rows)}", err)
 
             return update
 
         yield announce
 
 
+def _name(setup: Setup) -> str:
+    return f"{setup.algorithm.title} n = {setup.network.n}"
+
+
 def _measures(rows: Sequence[Row]) -> str:
     if not rows:
         return "every trial diverged"
-    means = {name: sum(row[name] for row in rows) / len(rows) for name in ("loss", "stationarity") if name in rows[0]}
-    return "  ".join(f"{name} {value:.3g}" for name, value in means.items()) + f"  {rows[0]['seconds']:.1f} s"
+    names = {"loss": "loss", "stationarity": "‖G‖²"}
+    means = {shown: sum(row[name] for row in rows) / len(rows) for name, shown in names.items() if name in rows[0]}
+    return " ".join(f"{name} {value:.2g}" for name, value in means.items())
 
 
 def _show_final(result: Result) -> None:

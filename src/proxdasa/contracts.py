@@ -100,6 +100,10 @@ class Network(Protocol):
         """ρ = max(|λ₂|, |λ_n|) < 1."""
 
     @property
+    def smallest_eigenvalue(self) -> float:
+        """λ_n > −1."""
+
+    @property
     def degrees(self) -> Any:
         """The number of neighbours of each agent, as an integer array."""
 
@@ -120,7 +124,7 @@ class Agents(Protocol):
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """∇G_i(x_i, ξ_i): the sample is named (seed, trial, agent, k), so calling twice uses the same ξ.
 
-        Another value of ``sample`` names another, independent one.
+        Another value of ``sample`` names another, independent one. k need not be the iteration: a batch takes several.
         """
 
     def full_grad(self, x: Tensor) -> Tensor:
@@ -172,23 +176,31 @@ class Engine(Agents, Protocol):
         """The setting in which steps are made, as opposed to observations."""
 
     def counts(self) -> Mapping[str, int]:
-        """What an agent has spent so far: samples, gradients, rounds, vectors sent to each neighbour."""
+        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour."""
 
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is."""
+    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is.
+
+    It is a dataclass, whose fields are its parameters: `run` binds schedules and per-trial values in them.
+    """
 
     title: ClassVar[str]
     """The name in the literature, used in tables and figures."""
     vectors_per_step: ClassVar[int]
-    """Vectors sent to each neighbour in each communication round of a step."""
+    """Vectors sent to each neighbour in a step, in each round of the mixing protocol."""
     gradients_per_step: ClassVar[int]
-    """Sample gradients that each agent evaluates in a step."""
+    """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
+    from time to time come on top."""
+    composite: ClassVar[bool]
+    """Whether it takes a Ψ other than 0."""
+    eigenvalues_above: ClassVar[float]
+    """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
 
     @property
-    def gamma(self) -> Number:
-        """The γ of the proximal step, used by the measures too."""
+    def mapping_gamma(self) -> Number:
+        """The γ at which stationarity is measured: the method's own proximal step where that is constant, else 1."""
 
     def init(self, agents: Agents, x: Tensor) -> Any:
         """The state, a NamedTuple of tensors whose first field is x, from the starting rows."""

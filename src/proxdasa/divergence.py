@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents, Algorithm
+from proxdasa.contracts import Agents, Algorithm, Engine
 from proxdasa.results import Divergence
 from proxdasa.schedules import Number
 
@@ -61,14 +61,24 @@ def diverged_trials(state: Any) -> list[int]:
     return [int(trial) for trial in broken.nonzero().flatten()]
 
 
-def locate(algorithm: Algorithm, agents: Agents, trial: int, state: Any, start: int, stop: int) -> Divergence:
-    """Replay iterations start..stop from a finite state and name the first agent and iteration that broke."""
-    watched = _Watched(agents, trial)
-    for k in range(start, stop):
-        try:
-            state = algorithm.step(watched, k, state)
-            for tensor in state:
-                watched.check(tensor)
-        except _NonFiniteError as error:
-            return Divergence(error.agent, k)
-    raise AssertionError(f"trial {trial} was finite when replayed: its steps are not a function of state and k")
+def locate(
+    algorithm: Algorithm, engine: Engine, trial: int, before: tuple[int, Any], after: tuple[int, Any]
+) -> Divergence:
+    """The first agent and iteration that broke between a finite state and a broken one, each with its iteration.
+
+    If the replay stays finite, because steps depend on something else than state and k, it is the first agent that is
+    broken at the end.
+    """
+    watched, (start, state), (stop, broken) = _Watched(engine, trial), before, after
+    try:
+        with engine.stepping():
+            for k in range(start, stop):
+                state = algorithm.step(watched, k, state)
+                for tensor in state:
+                    watched.check(tensor)
+        k = stop - 1
+        for tensor in broken:
+            watched.check(tensor)
+    except _NonFiniteError as error:
+        return Divergence(error.agent, k)
+    raise AssertionError(f"trial {trial} did not diverge")

@@ -149,7 +149,7 @@ edge_consensus = Metric("edge_consensus", _edge_consensus)
 """SPPDM's g_W = Σ_{i~j, i<j} ‖x_i − x_j‖²."""
 
 
-def per_agent(lipschitz: float = 0.0) -> Metric:
+def per_agent(lipschitz: float) -> Metric:
     """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so on request only."""
 
     def of(view: View) -> Tensor:

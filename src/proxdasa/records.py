@@ -59,7 +59,8 @@ def describe(thing: Any) -> Any:
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
     """Write a results folder; each file appears whole or not at all, and none if something cannot be written."""
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    # Copied, because state variables may be one tensor (x₋ = x⁰), which the format refuses.
+    contiguous = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     lines = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)

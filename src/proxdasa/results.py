@@ -50,7 +50,10 @@ class Result:
 
     @property
     def random_iterate(self) -> Tensor:
-        """The theory's x^R, P(R = k) ∝ α_k, ``[trials, agents, d]``; only with ``run(..., random_iterate=True)``."""
+        """The theory's x^R, P(R = k) ∝ α_k, ``[trials, agents, d]``; only with ``run(..., random_iterate=True)``.
+
+        NaN for a trial whose run ended before its R.
+        """
         if RANDOM_ITERATE not in self.state:
             raise ValueError("this run did not keep x^R; ask for it with run(..., random_iterate=True)")
         return self.state[RANDOM_ITERATE]

@@ -25,7 +25,7 @@ from proxdasa.networks import Network
 from proxdasa.records import Row, describe
 from proxdasa.regularizers import Zero
 from proxdasa.results import RANDOM_ITERATE, Divergence, Result
-from proxdasa.schedules import Schedule
+from proxdasa.schedules import Alpha, Number, Schedule, check_count
 
 Progress = Callable[[int, int, Sequence[Row]], None]
 """Told (iterations made, iterations in all, rows of the last observation) from time to time."""
@@ -51,17 +51,18 @@ class Setup:
     random_iterate: bool = False
 
     def __post_init__(self) -> None:
+        self._check_kinds()
+        check_count(self.iterations, "iterations")
+        check_count(self.trials, "trials")
         if self.observe_every is None:
             object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
+        check_count(self.observe_every, "observe_every")
         if self.dtype is not None:
             object.__setattr__(self, "problem", self.problem.to(self.dtype))
-        for name in ("iterations", "trials", "observe_every"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
         problem, network = self.problem, self.network
         if problem.agents != network.n:
             raise ValueError(f"the problem has {problem.agents} agents but the network {network.label} has {network.n}")
+        self._check_method()
 
     def config(self) -> dict[str, Any]:
         """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
@@ -80,15 +81,51 @@ class Setup:
 
     def run(self, progress: Progress | None = None) -> Result:
         """Run it."""
-        loop = _Loop(self, progress)
+        config, loop = self.config(), _Loop(self, progress)
         with torch.no_grad():
             loop.go(self._start())
         state = loop.state._asdict() | ({RANDOM_ITERATE: loop.kept} if self.random_iterate else {})
-        return Result(self.config(), loop.rows, state, loop.k, loop.stopped, loop.diverged)
+        return Result(config, loop.rows, state, loop.k, loop.stopped, loop.diverged)
 
     def engine(self) -> Engine:
         """The place where the agents' rows live."""
         return Simulator(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed)
+
+    def _check_kinds(self) -> None:
+        """Refuse what is not the kind of object it should be, before anything is computed."""
+        kinds = {
+            "algorithm": (dataclasses.is_dataclass, "a method that is a dataclass, such as ProxDASA(gamma=0.01)"),
+            "problem": (lambda thing: callable(getattr(thing, "evaluate", None)), "a problem, such as Quadratic(A, b)"),
+            "network": (lambda thing: isinstance(thing, Network), "a network, such as networks.ring(8)"),
+            "regularizer": (lambda thing: callable(getattr(thing, "prox", None)), "a regularizer, such as L1(0.01)"),
+            "mixing": (lambda thing: callable(getattr(thing, "rounds_for", None)), "a mixing, such as Gossip(1)"),
+            "metrics": (lambda thing: all(isinstance(m, Metric) for m in thing), "a list of proxdasa.metrics"),
+            "dtype": (lambda thing: thing in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
+        }
+        for name, (fits, words) in kinds.items():
+            thing = getattr(self, name)
+            if isinstance(thing, type) or not fits(thing):
+                raise TypeError(f"{name} must be {words}; got {thing!r}")
+
+    def _check_method(self) -> None:
+        """Refuse what the method's theory excludes and the method itself cannot see."""
+        method, network = self.algorithm, self.network
+        if not method.composite and not isinstance(self.regularizer, Zero):
+            raise ValueError(
+                f"{method.title} is for Ψ = 0 only, but the regularizer is {type(self.regularizer).__name__}; "
+                "leave it out, or choose a proximal method"
+            )
+        if method.eigenvalues_above > -1:
+            # Mixing is a polynomial in W, so on numbers λ in place of W it gives its own eigenvalues. Between those of
+            # W it may dip lower than at any of them; the whole range is asked, since only its ends are known.
+            λ = torch.linspace(network.smallest_eigenvalue, 1.0, 1001, dtype=torch.float64)
+            least = float(self.mixing(lambda x: λ * x, torch.ones_like(λ), network.rho).min())
+            if least <= method.eigenvalues_above + 1e-9:  # those of even rings are −1/3 but for rounding
+                raise ValueError(
+                    f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, but those of "
+                    f"{self.mixing} on the network {network.label} reach down to {least:.4g}; an even number of "
+                    "gossip rounds has none below 0"
+                )
 
     def _start(self) -> Tensor:
         problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
@@ -135,7 +172,8 @@ def run(
         x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
         dtype: floating-point type; the problem's own by default.
         metrics: what to record.
-        random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k, beside the last iterate.
+        random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods without α_k), beside the
+            last iterate.
         progress: called from time to time with the iterations made, K, and the latest rows.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
@@ -177,7 +215,7 @@ class _Loop:
         """Start at x and iterate until the end, an interruption, or until every trial has diverged."""
         engine, iterations, every = self.setup.engine(), self.setup.iterations, self.setup.observe_every
         assert every is not None
-        self.state, self.kept = self.algorithm.init(engine, x), x.clone()
+        self.state, self.kept = self.algorithm.init(engine, x), torch.full_like(x, torch.nan)
         tick = max(1, iterations // 200)
         try:
             self._observe(engine)
@@ -199,7 +237,7 @@ class _Loop:
 
     def _observe(self, engine: Engine) -> None:
         self._mark_diverged()
-        view = View(engine, self.algorithm.gamma, self.state)
+        view = View(engine, self.algorithm.mapping_gamma, self.state)
         has_z = "z" in self.state._fields
         columns = {m.name: m.of(view).tolist() for m in self.setup.metrics if has_z or not m.needs_z}
         costs = {**engine.counts(), "seconds": self.seconds}
@@ -227,7 +265,7 @@ class _Loop:
             since, state = self._observed
             if state is None:
                 raise ValueError(f"the starting point of trial {trial} is not finite")
-            where = locate(self.algorithm, self.setup.engine(), trial, state, since, self.k)
+            where = locate(self.algorithm, self.setup.engine(), trial, (since, state), (self.k, self.state))
             self.diverged[trial] = where
             warnings.warn(
                 f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
@@ -241,23 +279,47 @@ def _bind(setup: Setup) -> Algorithm:
     """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
     algorithm, trials, dtype = setup.algorithm, setup.trials, setup.problem.dtype
     changes: dict[str, Any] = {}
-    for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
-        value = getattr(algorithm, entry.name)
-        given = value.value if isinstance(value, Schedule) else value
-        if isinstance(given, Tensor) and len(given) != trials:
-            raise ValueError(f"{entry.name} has {len(given)} per-trial values, but the run has {trials} trials")
+    for name, value in _parameters(algorithm).items():
+        for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
+            if isinstance(given, Tensor) and len(given) != trials:
+                raise ValueError(f"{name} has {len(given)} per-trial values, but the run has {trials} trials")
         if isinstance(value, Schedule):
-            changes[entry.name] = value.bind(setup.network.n, setup.iterations, dtype)
+            changes[name] = value.bind(setup.network.n, setup.iterations, dtype)
         elif isinstance(value, Tensor):
-            changes[entry.name] = value.to(dtype)
+            changes[name] = value.to(dtype)
+        elif callable(value):
+            changes[name] = _fitted(value, name, trials, dtype)
     bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
     return bound
 
 
-def _random_indices(algorithm: Any, setup: Setup) -> dict[int, list[int]]:
-    """For each iterate the trials whose R it is: P(R = k) ∝ α_k for k = 1..K, drawn before the run begins."""
+def _fitted(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:
+    """A callable of the user's own, its values in the run's type."""
+
+    def fitted(k: int) -> Number:
+        value = schedule(k)
+        if not isinstance(value, Tensor):
+            return float(value)
+        if value.shape != (trials, 1, 1):
+            raise ValueError(f"{name}({k}) must be a number or per_trial([...]) of {trials} numbers; got {value!r}")
+        return value.to(dtype)
+
+    return fitted
+
+
+def _parameters(algorithm: Algorithm) -> dict[str, Any]:
+    return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+
+
+def _random_indices(algorithm: Algorithm, setup: Setup) -> dict[int, list[int]]:
+    """For each iterate the trials whose R it is, drawn before the run begins.
+
+    P(R = k) ∝ α_k for k = 1..K; uniform for methods whose step size does not vary with k.
+    """
     iterations, trials = setup.iterations, setup.trials
-    weights = torch.stack([torch.as_tensor(algorithm.alpha(k)).flatten() for k in range(1, iterations + 1)])
+    alpha = _parameters(algorithm).get("alpha")
+    α = alpha if callable(alpha) else (lambda _k: 1.0)
+    weights = torch.stack([torch.as_tensor(α(k)).flatten() for k in range(1, iterations + 1)])
     cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
     chosen: dict[int, list[int]] = {}
     for trial in range(trials):

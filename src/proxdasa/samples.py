@@ -42,7 +42,7 @@ class Words:
         Agent i starts at counter position i · count/8 (Philox yields eight words per position), so consecutive
         agents are one contiguous stretch and one call.
         """
-        if not 0 <= seed < 2**64:
+        if not isinstance(seed, int) or not 0 <= seed < 2**64:
             raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
         if count % 8:
             raise ValueError(f"Philox yields words eight at a time; got {count}")

@@ -8,7 +8,7 @@ for all trials or one per trial (`per_trial`), so that a sweep is one run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,64 +43,91 @@ def check_positive(value: Number, name: str) -> Number:
     return value
 
 
-def check_alpha(alpha: object) -> None:
-    """Refuse a bare number where a step-size schedule belongs."""
-    if not callable(alpha):
-        raise TypeError(f"alpha must be a schedule, such as schedules.constant({alpha!r}), or a callable k -> number")
+def check_count(value: object, name: str) -> None:
+    """Refuse anything but a whole number of at least 1, such as the size of a batch."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+
+
+def check_schedule(value: object, name: str) -> None:
+    """Refuse a bare number where a schedule belongs."""
+    if not callable(value):
+        raise TypeError(f"{name} must be a schedule, such as schedules.constant({value!r}), or a callable k -> number")
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A rule (value, k, n, K) → α_k with the value of its one parameter and, once bound, n and K."""
+    """A rule (k, n, K, parameters) → α_k with the values of its parameters and, once bound, n and K."""
 
     name: str
-    parameter: str
-    value: Number
-    rule: Callable[[Number, int, int, int], Number]
+    parameters: Mapping[str, Number]
+    rule: Callable[..., Number]
     agents: int | None = None
     iterations: int | None = None
 
     def bind(self, agents: int, iterations: int, dtype: torch.dtype) -> Schedule:
         """The schedule of a run with n agents and K iterations."""
-        value = self.value.to(dtype) if isinstance(self.value, Tensor) else self.value
-        return replace(self, value=value, agents=agents, iterations=iterations)
+        cast = {k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in self.parameters.items()}
+        return replace(self, parameters=cast, agents=agents, iterations=iterations)
 
     def describe(self) -> dict[str, object]:
-        """Name and parameter, as a configuration file writes them."""
-        value = self.value.flatten().tolist() if isinstance(self.value, Tensor) else self.value
-        return {"name": self.name, self.parameter: value}
+        """Name and parameters, as a configuration file writes them."""
+        plain = {k: v.flatten().tolist() if isinstance(v, Tensor) else v for k, v in self.parameters.items()}
+        return {"name": self.name, **plain}
 
     def __call__(self, k: int) -> Number:
         """α_k."""
         if self.agents is None or self.iterations is None:
             raise ValueError(f"schedules.{self.name} depends on the run: call .bind(agents, iterations, dtype) first")
-        return self.rule(self.value, k, self.agents, self.iterations)
+        return self.rule(k, self.agents, self.iterations, **self.parameters)
+
+
+def _schedule(name: str, rule: Callable[..., Number], **parameters: Number) -> Schedule:
+    return Schedule(name, {key: check_positive(value, key) for key, value in parameters.items()}, rule)
 
 
 def constant(value: Number) -> Schedule:
     """α_k = value."""
-    return Schedule("constant", "value", check_positive(value, "value"), lambda value, _k, _n, _K: value)
+    return _schedule("constant", lambda _k, _n, _K, value: value, value=value)
 
 
 def horizon(scale: Number = 1.0) -> Schedule:
     """α_k = min{scale √(n/K), 1}: constant, known once n and K are; the paper's theory and synthetic experiment."""
-    return Schedule("horizon", "scale", check_positive(scale, "scale"), lambda scale, _k, n, K: _capped(scale, n / K))
+    return _schedule("horizon", lambda _k, n, K, scale: _capped(scale, n / K), scale=scale)
 
 
 def diminishing(alpha: Number) -> Schedule:
     """α_k = min{alpha √(n/k), 1} with k counted from 1; the paper's experiments on real data."""
-    return Schedule(
-        "diminishing",
-        "alpha",
-        check_positive(alpha, "alpha"),
-        lambda alpha, k, n, _K: _capped(alpha, n / (k + 1)),
-    )
+    return _schedule("diminishing", lambda k, n, _K, alpha: _capped(alpha, n / (k + 1)), alpha=alpha)
+
+
+def cube_root(a: Number, k0: Number = 1.0) -> Schedule:
+    """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, for they are proximal steps."""
+    return _schedule("cube_root", lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
+
+
+def cube_root_horizon(a: Number) -> Schedule:
+    """α_k = a / K^{1/3}: constant, known once K is; DEEPSTORM's other rule."""
+    return _schedule("cube_root_horizon", lambda _k, _n, K, a: a / K ** (1 / 3), a=a)
+
+
+def nesterov() -> Schedule:
+    """η_k = (θ_k − 1) / θ_{k+1} with θ₀ = 1 and θ_{k+1} = (1 + √(1 + 4 θ_k²)) / 2: Nesterov's momentum, from 0 to 1."""
+    return _schedule("nesterov", lambda k, _n, _K: (_theta(k) - 1) / _theta(k + 1))
 
 
 HORIZON = horizon()
 """The default step size: √(n/K)."""
 
-ALL = (constant, horizon, diminishing)
+ALL = (constant, horizon, diminishing, cube_root, cube_root_horizon, nesterov)
+
+_THETAS = [1.0]  # θ_0, θ_1, … as far as they have been asked for: the recursion is made once, in any order of k
+
+
+def _theta(k: int) -> float:
+    while len(_THETAS) <= k:
+        _THETAS.append((1 + math.sqrt(1 + 4 * _THETAS[-1] ** 2)) / 2)
+    return _THETAS[k]
 
 
 def _capped(scale: Number, ratio: float) -> Number:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Agents
-from proxdasa.schedules import HORIZON, Alpha, Number, check_alpha, check_positive
+from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,8 @@ class ProxDASAGT:
     title: ClassVar[str] = "Prox-DASA-GT"
     vectors_per_step: ClassVar[int] = 3
     gradients_per_step: ClassVar[int] = 1
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
 
     gamma: Number
     alpha: Alpha = HORIZON
@@ -42,7 +44,12 @@ class ProxDASAGT:
 
     def __post_init__(self) -> None:
         check_positive(self.gamma, "gamma")
-        check_alpha(self.alpha)
+        check_schedule(self.alpha, "alpha")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """z⁰ = u⁰ = v⁰ = 0."""

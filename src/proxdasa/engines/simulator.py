@@ -25,7 +25,7 @@ class Simulator:
     """All rows here: gradients stacked over trials and agents, mixing as one matrix product.
 
     Where it is faster, the m rounds of a mixing protocol are one product with the n × n matrix of its polynomial in W,
-    made once by mixing the identity. Rounds and vectors are counted as a network would see them.
+    made once. Rounds and vectors are counted as a network would see them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Simulator:
         self._rounds = mixing.rounds_for(network.rho)
         self._mix = self._mixer(mixing)
         self._last_named: dict[int, int] = {}
-        self._counts = {"samples": 0, "gradients": 0, "rounds": 0, "vectors": 0}
+        self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents at once."""
@@ -61,6 +61,7 @@ class Simulator:
                 f"{type(self._problem).__name__} streams its samples, so an agent has no full gradient; "
                 "choose a method that uses sample gradients only"
             )
+        self._counts["full_gradients"] += 1
         return self._problem.evaluate(x).grad
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
@@ -107,7 +108,7 @@ class Simulator:
     def stepping(self) -> Iterator[None]:
         """Steps on small tensors take one thread: handing them to several costs more than it saves.
 
-        On a busy machine it costs up to twenty times the step, because the threads wait for each other.
+        On a busy machine it costs many times the step, because the threads wait for each other.
         """
         before = torch.get_num_threads()
         torch.set_num_threads(1 if self._elements < PARALLEL_FROM else before)
@@ -117,7 +118,7 @@ class Simulator:
             torch.set_num_threads(before)
 
     def counts(self) -> dict[str, int]:
-        """What one agent has spent: samples, gradients, rounds, and vectors sent to each neighbour."""
+        """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""
         return dict(self._counts)
 
     def _send(self, rounds: int, vectors: int) -> None:
@@ -129,8 +130,10 @@ class Simulator:
         if not dense_pays(W, self._rounds):
             apply = SparseProduct(W, dtype)
             return lambda x: mixing(apply, x, rho)
-        dense = torch.from_numpy(W.toarray())
-        polynomial = mixing(lambda x: dense @ x, torch.eye(self.n, dtype=dense.dtype), rho).to(dtype)
+        # A polynomial of W is the polynomial of its eigenvalues, however many rounds it has.
+        λ, Q = torch.linalg.eigh(torch.from_numpy(W.toarray()))
+        p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
+        polynomial = ((Q * p) @ Q.mT).to(dtype)
         stacked = polynomial.expand(self._trials, -1, -1)  # bmm spares the bookkeeping of a broadcasting matmul
         return lambda x: torch.bmm(stacked, x)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from proxdasa import records
 from proxdasa.results import Result, load
 from proxdasa.runner import Progress, Setup
 
@@ -16,42 +17,66 @@ Announce = Callable[[str, Setup], Progress]
 
 
 def run_series(
-    setups: Mapping[str, Setup], folder: Path, announce: Announce, overwrite: bool = False
+    setups: Mapping[str, Setup],
+    folder: Path,
+    announce: Announce,
+    overwrite: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Result]:
-    """Run each set-up into ``folder/name``, skipping those whose finished results are there already.
+    """Run each set-up into ``folder/name``; those whose finished results are there already are reused.
 
-    Finished results of other settings are not replaced unless told so. An interruption ends the series: the interrupted
-    run is not saved, the finished ones are.
+    Results of other settings are refused. With ``overwrite`` the set-ups' earlier results are removed first and all of
+    them run, so that what an interruption leaves never mixes old and new. An interruption ends the series; the
+    interrupted run is saved with the records it has. ``say`` is told if runs are reused.
     """
-    finished = {name: _finished(folder / name) for name in setups}
-    same = {name for name, found in finished.items() if found and found.config == _plain(setups[name])}
-    other = [name for name, found in finished.items() if found and name not in same]
-    if other and not overwrite:
-        raise FileExistsError(
-            f"{folder / other[0]} holds results of other settings; choose another folder or overwrite"
-        )
+    earlier: dict[str, Result] = {}
+    if overwrite:
+        for name in setups:
+            _remove(folder / name)
+    else:
+        earlier = _reusable(setups, folder)
+    if earlier:
+        runs, them = ("run", "it") if len(earlier) == 1 else ("runs", "them")
+        say(f"{len(earlier)} finished {runs} reused; --overwrite runs {them} again")
     results: dict[str, Result] = {}
     for name, setup in setups.items():
-        earlier = finished[name] if name in same else None
-        results[name] = earlier or setup.run(announce(name, setup))
+        if name in earlier:
+            results[name] = earlier[name]
+            continue
+        results[name] = setup.run(announce(name, setup))
+        if results[name].records:  # a report cannot read a folder without any
+            results[name].save(folder / name, overwrite=True)
         if results[name].stopped == "interrupted":
             break
-        if not earlier:
-            results[name].save(folder / name, overwrite=True)
     return results
 
 
-def _finished(folder: Path) -> Result | None:
-    """The results in a folder, if they are there, finished and unharmed."""
+def _reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
+    """The finished results of the same settings; those of other settings, finished or not, are an error."""
+    found = {name: result for name in setups if (result := _unharmed(folder / name))}
+    for name, result in found.items():
+        if _settings(result.config) != _settings(setups[name].config()):
+            raise FileExistsError(
+                f"{folder / name} holds results of other settings; choose another --output or add --overwrite"
+            )
+    return {name: result for name, result in found.items() if result.stopped is None}
+
+
+def _unharmed(folder: Path) -> Result | None:
+    """The results in a folder, if they are there and can be read."""
     try:
         with warnings.catch_warnings(action="error"):  # a record that is cut short counts as harm
-            result = load(folder)
+            return load(folder)
     except (OSError, ValueError, UserWarning):
         return None
-    return result if result.stopped is None else None
 
 
-def _plain(setup: Setup) -> dict[str, Any]:
-    """The configuration as it comes back from a file."""
-    config: dict[str, Any] = json.loads(json.dumps(setup.config()))
-    return config
+def _settings(config: Mapping[str, Any]) -> Any:
+    """A configuration as it comes back from a file, without facts: another version of torch is no other setting."""
+    return json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
+
+
+def _remove(folder: Path) -> None:
+    """Remove results; the configuration first, so that what is left of them never looks whole."""
+    for file in (records.CONFIG, records.RECORDS, records.FINAL):
+        (folder / file).unlink(missing_ok=True)

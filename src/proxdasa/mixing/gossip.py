@@ -27,7 +27,7 @@ class Gossip:
         check_rounds(self.rounds)
 
     def rounds_for(self, rho: float) -> int:
-        """M, or the paper's rule for it."""
+        """The given m, or the paper's rule for it."""
         return ceil(1 / (1 - rho)) if self.rounds == "auto" else self.rounds
 
     def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 
 from proxdasa.networks.checks import checked
-from proxdasa.networks.spectrum import rho
+from proxdasa.networks.spectrum import rho, smallest
 
 
 @final
@@ -47,6 +47,11 @@ class Network:
     def rho(self) -> float:
         """ρ = max(|λ₂|, |λ_n|): one round of W shrinks disagreement at least by this factor."""
         return rho(self.W)
+
+    @cached_property
+    def smallest_eigenvalue(self) -> float:
+        """λ_n of W: near −1 where a graph is nearly bipartite and agents give themselves little weight."""
+        return smallest(self.W)
 
     @cached_property
     def degrees(self) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ attempt is Lanczos, with a budget, and the second is Lanczos on the inverse.
 All of it is deterministic: the starting vector is fixed. Only the eigenvalue is wanted, and for that Lanczos
 without reorthogonalisation is enough (Paige, Accuracy and effectiveness of the Lanczos algorithm for the
 symmetric eigenproblem, 1980), in three vectors of memory. That is why it stands here: scipy's restarted eigsh
-took 87 s instead of 1.4 s on a ring of 100,000 agents, and refuses operators without any eigenvalue but zero.
+needs many times the products on large random graphs, and refuses an operator whose only eigenvalue is zero.
 """
 
 from __future__ import annotations
@@ -54,6 +54,13 @@ def rho(W: csr_array) -> float:
         return 0.0
     # Weights near machine precision could round ρ up to one, where 1/(1 − ρ) has no value.
     return min(float(found), float(np.nextafter(1.0, 0.0)))
+
+
+def smallest(W: csr_array) -> float:
+    """The smallest eigenvalue λ_n of a connected, symmetric, doubly stochastic W."""
+    if W.shape[0] <= DENSE_LIMIT:
+        return float(np.linalg.eigvalsh(W.toarray())[0])
+    return -largest(-W)
 
 
 def laplacian_ends(L: csr_array) -> tuple[float, float]:

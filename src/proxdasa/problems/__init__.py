@@ -3,9 +3,25 @@
 A problem is a value: it holds its data, draws nothing and keeps no state between calls (`proxdasa.contracts.Problem`).
 """
 
+from proxdasa.problems import models
 from proxdasa.problems.quadratic import Quadratic
 from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
+from proxdasa.problems.supervised import Supervised, cross_entropy, squared_error
 
 ALL = (PhaseRetrieval, SingleIndex, Quadratic)
 
-__all__ = ["ALL", "IDENTITY", "LINKS", "SQUARE", "TANH", "Link", "PhaseRetrieval", "Quadratic", "SingleIndex"]
+__all__ = [
+    "ALL",
+    "IDENTITY",
+    "LINKS",
+    "SQUARE",
+    "TANH",
+    "Link",
+    "PhaseRetrieval",
+    "Quadratic",
+    "SingleIndex",
+    "Supervised",
+    "cross_entropy",
+    "models",
+    "squared_error",
+]

@@ -26,6 +26,8 @@ class Quadratic:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "A", torch.as_tensor(self.A))
+        object.__setattr__(self, "b", torch.as_tensor(self.b))
         n, d = self.b.shape if self.b.ndim == 2 else (0, 0)
         if self.b.ndim != 2 or self.A.shape != (n, d, d):
             raise ValueError(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from proxdasa import records
 
@@ -21,7 +22,7 @@ LONGEST_LABEL = 50
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One results folder, as far as a report needs it."""
+    """One results folder, or the trials of one that share their parameters, as far as a report needs it."""
 
     title: str
     """The method."""
@@ -36,11 +37,12 @@ class Run:
     def curve(self, measure: str) -> tuple[Array, Array, Array]:
         """Iterations k, mean over trials, and half the width of its 95% confidence interval.
 
-        The mean is NaN where the measure was not recorded.
+        The interval is Student's: mean ± t(0.975, T − 1) s/√T over T trials. The mean is NaN where the measure was not
+        recorded.
         """
         groups = self._by_k(measure)
         ks, columns = list(groups), [np.array(values) for values in groups.values()]
-        half = [1.96 * c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else 0.0 for c in columns]
+        half = [stdtrit(len(c) - 1, 0.975) * c.std(ddof=1) / len(c) ** 0.5 if len(c) > 1 else 0.0 for c in columns]
         return np.array(ks, dtype=float), np.array([c.mean() for c in columns]), np.array(half)
 
     def lowest(self, measure: str) -> Array:
@@ -70,29 +72,63 @@ class Run:
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in some results folders, labelled by what differs between them, or by their folders if that is much."""
-    configs = [records.read_config(path) for path in folders]
-    labels = _labels(configs)
+    """The runs in some results folders, labelled by what differs between them, or by their folders if that is much.
+
+    A sweep, whose trials differ in parameters, is one run for each combination of them.
+    """
+    parts = [(path, part) for path in folders for part in _parts(records.read_config(path))]
+    labels = _labels([part.config for _, part in parts])
     if not all(labels) or max(map(len, labels)) > LONGEST_LABEL:
-        paths = [path.resolve() for path in folders]  # so that "." has a name
-        above = os.path.commonpath([path.parent for path in paths])
-        labels = [str(path.relative_to(above)) for path in paths]
-    runs = []
-    for path, config, label in zip(folders, configs, labels, strict=True):
-        rows = records.read_rows(path)
-        if not rows:
+        above = os.path.commonpath([path.resolve().parent for path in folders])  # resolved, so that "." has a name
+        labels = [", ".join([str(path.resolve().relative_to(above)), *part.values]) for path, part in parts]
+    rows = {path: records.read_rows(path) for path in folders}
+    for path in folders:
+        if not rows[path]:
             raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
-        facts = config["facts"]
-        runs.append(Run(facts["title"], label, facts["agents"], config, rows, _ending(config)))
+    runs = []
+    for (path, part), label in zip(parts, labels, strict=True):
+        facts, mine = part.config["facts"], [row for row in rows[path] if row["trial"] in part.trials]
+        if mine:
+            runs.append(Run(facts["title"], label, facts["agents"], part.config, mine, _ending(part)))
     return sorted(runs, key=lambda run: (run.title, run.agents))
 
 
-def _ending(config: Mapping[str, Any]) -> str | None:
-    ending, trials = config["ending"], config["trials"]
-    if ending["diverged"]:
-        return f"{len(ending['diverged'])} of {trials} trials diverged; the means are over what was recorded"
+@dataclass(frozen=True)
+class _Part:
+    """Trials of one results folder that share their parameters: all of them, unless it is a sweep."""
+
+    config: Mapping[str, Any]
+    """The configuration with this part's parameters in place of one for each trial."""
+    trials: Sequence[int]
+    values: Sequence[str] = ()
+    """What tells the part from the others of its folder, in words."""
+
+
+def _parts(config: Mapping[str, Any]) -> list[_Part]:
+    """A results folder by combination of the method's parameters, in the order of trials."""
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for trial in range(config["trials"]):
+        algorithm = _of_trial(config["algorithm"], trial, config["trials"])
+        groups.setdefault(repr(algorithm), ({**config, "algorithm": algorithm}, []))[1].append(trial)
+    configs = [part for part, _ in groups.values()]
+    values = [[label] if label else [] for label in _labels(configs)]
+    return [_Part(part, trials, own) for (part, trials), own in zip(groups.values(), values, strict=True)]
+
+
+def _of_trial(value: Any, trial: int, trials: int) -> Any:
+    """Parameters, and those of schedules among them, with this trial's value where there is one for each."""
+    if isinstance(value, Mapping):
+        return {key: _of_trial(inner, trial, trials) for key, inner in value.items()}
+    return value[trial] if isinstance(value, list) and len(value) == trials else value
+
+
+def _ending(part: _Part) -> str | None:
+    ending, iterations = part.config["ending"], part.config["iterations"]
+    diverged = [trial for trial in part.trials if str(trial) in ending["diverged"]]
+    if diverged:
+        return f"{len(diverged)} of {len(part.trials)} trials diverged; the means are over what was recorded"
     if ending["stopped"]:
-        return f"{ending['stopped']} after {ending['iterations']} of {config['iterations']} iterations"
+        return f"{ending['stopped']} after {ending['iterations']} of {iterations} iterations"
     return None
 
 

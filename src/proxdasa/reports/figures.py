@@ -8,7 +8,6 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from proxdasa.reports.curves import Array, Run
 
@@ -38,7 +37,9 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
             log = bool((means > 0).any() and not (means < 0).any())
             for run in (run for run in runs if run.title == title):
                 k, mean, half = run.curve(measure)
-                shown = _positive(mean) if log else np.isfinite(mean)
+                shown = mean > 0 if log else np.isfinite(mean)
+                if log and measure == "consensus" and _left_start(mean):
+                    shown[0] = False
                 colour = colours[labels.index(run.label)]
                 ax.plot(k[shown], mean[shown], color=colour, label=run.label, linewidth=1.6)
                 # The interval is symmetric and trials are not: below the smallest of them it has no meaning.
@@ -56,9 +57,10 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     return path
 
 
-def _positive(mean: Array) -> NDArray[np.bool_]:
-    """Where a curve is on a log scale: not where it is 0, nor where the agents start out agreeing up to rounding."""
-    shown = mean > 0
-    if len(mean) > 1 and mean[0] < 1e-4 * np.min(mean[1:]):
-        shown[0] = False
-    return shown
+def _left_start(mean: Array) -> bool:
+    """Whether agents began together: their disagreement, rounding at k = 0, is a thousand times that or more at once.
+
+    The start is then no value of the method, and a line from it shows nothing but the precision of floating point.
+    The next observation is what to compare with, for a run that converges may come down to rounding again.
+    """
+    return len(mean) > 1 and bool(mean[0] < 1e-3 * mean[1])

@@ -46,15 +46,9 @@ class Table:
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
-    """Summarise runs; the default target is twice the largest final loss, or half of it if it is negative.
-
-    Every run that came to its end has met that target. It is NaN if no run has a finite final loss.
-    """
+    """Summarise runs; by default with a target that every run that came to its end has met: see `default_target`."""
     if target is None:
-        ended = [run for run in runs if run.ending is None] or runs
-        finals = [loss for loss in (run.final("loss")[0] for run in ended) if np.isfinite(loss)]
-        worst = max(finals, default=np.nan)
-        target = 2 * worst if worst > 0 else worst / 2
+        target = default_target([run for run in runs if run.ending is None] or runs)
     lines = [
         Line(
             run.title,
@@ -80,6 +74,20 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
                 )
             )
     return Table(target, lines, slopes)
+
+
+def default_target(runs: Sequence[Run]) -> float:
+    """Twice the largest final loss, or half of it if it is negative; NaN if no run has a finite final loss.
+
+    After a short run, twice the final loss may be more than the first. The target is therefore at most the geometric
+    mean of the largest final and the smallest first loss of a trial, which has about half of the way to it behind it.
+    """
+    finals = [loss for loss in (run.final("loss")[0] for run in runs) if np.isfinite(loss)]
+    worst = max(finals, default=np.nan)
+    if not worst > 0:
+        return worst / 2
+    first = min(float(run.lowest("loss")[0]) for run in runs)
+    return min(2 * worst, (first * worst) ** 0.5) if first > worst else worst
 
 
 def slope(n: Sequence[float], values: Sequence[float]) -> float:

@@ -1,0 +1,56 @@
+"""D²: decentralised stochastic gradient descent over decentralised data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents
+from proxdasa.schedules import Number, check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class D2:
+    """D² (Tang, Lian, Yan, Zhang and Liu, 2018), for Ψ = 0.
+
+        x' = mix[2x − x₋ − γ (g(x, ξ) − g₋)]          x₋ and g₋ are those of the step before
+
+    Begun with x₋ = x⁰ and g₋ = 0, so that x¹ = mix[x⁰ − γ g⁰]. Like a tracker, the difference of gradients removes what
+    the agents disagree about, for one vector per round. Needs eigenvalues of mixing above −1/3.
+    """
+
+    title: ClassVar[str] = "D²"
+    vectors_per_step: ClassVar[int] = 1
+    gradients_per_step: ClassVar[int] = 1
+    composite: ClassVar[bool] = False
+    eigenvalues_above: ClassVar[float] = -1 / 3
+
+    gamma: Number
+
+    class State(NamedTuple):
+        """Iterate x, the iterate before it and the gradient there."""
+
+        x: Tensor
+        x_prev: Tensor
+        g_prev: Tensor
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
+
+    def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
+        """x₋ = x⁰, g₋ = 0."""
+        return self.State(x, x_prev=x, g_prev=torch.zeros_like(x))
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Sample gradient, extrapolation, mixing."""
+        x, x_prev, g_prev = state
+        g = agents.grad(x, k)
+        return self.State(agents.mix(2 * x - x_prev - self.gamma * (g - g_prev)), x, g)

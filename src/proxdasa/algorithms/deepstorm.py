@@ -1,0 +1,200 @@
+"""DEEPSTORM v1 and v2: proximal gradient tracking of recursive momentum.
+
+Mancino-Ball, Miao, Xu and Chen (2022):
+
+    y = mix[ỹ]
+    x' = prox_α(mix[x] − α y)
+    d' = (1 − β)(d + ∇G(x', ξ) − ∇G(x, ξ)) + β ṽ          ṽ: an unbiased estimate of ∇F_i(x'_i)
+    ỹ' = y + d' − d
+
+begun with ỹ = d = an estimate at x⁰; x and ỹ travel together. The versions differ in ṽ. The means of ỹ and d agree
+after every step.
+
+Step sizes: β_k = 1 − α_{k+1}/α_k + b α²_{k+1}, for the diminishing α_k = `schedules.cube_root(a, k0)`. The paper's
+constant α = `schedules.cube_root_horizon(a)` with β = b α²/n is the same formula with b/n for b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxdasa.algorithms.batches import batch_grad
+from proxdasa.contracts import Agents
+from proxdasa.schedules import Alpha, Number, check_count, check_positive, check_schedule
+
+SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
+
+
+class State(NamedTuple):
+    """Iterate x, tracker y before mixing, and gradient estimate d at x."""
+
+    x: Tensor
+    y: Tensor
+    d: Tensor
+
+
+def _move(agents: Agents, α: Number, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The proximal step along the mixed tracker: x' and y."""
+    x, y = agents.mix(x, y)
+    return agents.prox(x - α * y, α), y
+
+
+def _beta(alpha: Alpha, b: Number, k: int) -> Number:
+    """β_k = 1 − α_{k+1}/α_k + b α²_{k+1}."""
+    return 1 - alpha(k + 1) / alpha(k) + b * alpha(k + 1) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class DeepStormV2:
+    """DEEPSTORM v2: momentum corrected at one sample.
+
+        x' = prox_α(mix[x] − α y)
+        d' = ∇G(x', ξ) + (1 − β)(d − ∇G(x, ξ))
+        y' = mix[y + d' − d]
+
+    ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
+    """
+
+    title: ClassVar[str] = "DEEPSTORM v2"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 2
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    alpha: Alpha
+    beta: Number
+    initial_batch: int = 1
+
+    def __post_init__(self) -> None:
+        check_schedule(self.alpha, "alpha")
+        check_positive(self.beta, "beta")
+        check_count(self.initial_batch, "initial_batch")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """One: the proximal steps vary."""
+        return 1.0
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """ỹ = d = the initial batch."""
+        d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
+        return State(x, d, d)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Proximal step, recursive momentum, tracking."""
+        x, y, d = state
+        β = _beta(self.alpha, self.beta, k)
+        x_new, y = _move(agents, self.alpha(k), x, y)
+        d_new = agents.grad(x_new, k + 1) + (1 - β) * (d - agents.grad(x, k + 1))
+        return State(x_new, y + d_new - d, d_new)
+
+
+@dataclass(frozen=True, eq=False)
+class DeepStormV1:
+    """DEEPSTORM v1: momentum corrected at a second, independent sample ξ'.
+
+        x' = prox_α(mix[x] − α y)
+        d' = (1 − β)(d + ∇G(x', ξ) − ∇G(x, ξ)) + β ∇G(x', ξ')
+        y' = mix[y + d' − d]
+
+    ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
+    """
+
+    title: ClassVar[str] = "DEEPSTORM v1"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 3
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    alpha: Alpha
+    beta: Number
+    initial_batch: int = 1
+
+    def __post_init__(self) -> None:
+        check_schedule(self.alpha, "alpha")
+        check_positive(self.beta, "beta")
+        check_count(self.initial_batch, "initial_batch")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """One: the proximal steps vary."""
+        return 1.0
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """ỹ = d = the initial batch."""
+        d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
+        return State(x, d, d)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Proximal step, recursive momentum with a fresh sample, tracking."""
+        x, y, d = state
+        β = _beta(self.alpha, self.beta, k)
+        x_new, y = _move(agents, self.alpha(k), x, y)
+        change = agents.grad(x_new, k + 1) - agents.grad(x, k + 1)
+        d_new = (1 - β) * (d + change) + β * agents.grad(x_new, k + 1, SECOND)
+        return State(x_new, y + d_new - d, d_new)
+
+
+@dataclass(frozen=True, eq=False)
+class DeepStormV1SVRG:
+    """DEEPSTORM v1-SVRG: momentum corrected by a sample gradient relative to a snapshot x̂ (finite sums only).
+
+        x' = prox_α(mix[x] − α y)
+        ṽ = ∇G(x', ξ') − ∇G(x̂, ξ') + ∇F_i(x̂)                 every q iterations x̂ = x', and ṽ = ∇F_i(x')
+        d' = (1 − β)(d + ∇G(x', ξ) − ∇G(x, ξ)) + β ṽ
+        y' = mix[y + d' − d]
+
+    ``snapshot`` is q; ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}. The first snapshot is x⁰, and d⁰ its
+    full gradient.
+    """
+
+    title: ClassVar[str] = "DEEPSTORM v1-SVRG"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 4
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    alpha: Alpha
+    beta: Number
+    snapshot: int
+
+    class State(NamedTuple):
+        """Iterate x, tracker y before mixing, gradient estimate d at x, snapshot x̂ and its full gradient v̂."""
+
+        x: Tensor
+        y: Tensor
+        d: Tensor
+        x_hat: Tensor
+        v_hat: Tensor
+
+    def __post_init__(self) -> None:
+        check_schedule(self.alpha, "alpha")
+        check_positive(self.beta, "beta")
+        check_count(self.snapshot, "snapshot")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """One: the proximal steps vary."""
+        return 1.0
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """x̂ = x⁰; ỹ = d = v̂ = the full gradient there."""
+        v = agents.full_grad(x)
+        return self.State(x, v, v, x, v)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Proximal step, recursive momentum with a correction from the snapshot or a new one, tracking."""
+        x, y, d, x_hat, v_hat = state
+        β = _beta(self.alpha, self.beta, k)
+        x_new, y = _move(agents, self.alpha(k), x, y)
+        change = agents.grad(x_new, k + 1) - agents.grad(x, k + 1)
+        if (k + 1) % self.snapshot == 0:
+            x_hat = x_new
+            v = v_hat = agents.full_grad(x_new)
+        else:
+            v = agents.grad(x_new, k + 1, SECOND) - agents.grad(x_hat, k + 1, SECOND) + v_hat
+        d_new = (1 - β) * (d + change) + β * v
+        return self.State(x_new, y + d_new - d, d_new, x_hat, v_hat)

@@ -1,0 +1,61 @@
+"""DProxSGT: decentralised proximal stochastic gradient tracking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents
+from proxdasa.schedules import Number, check_positive
+
+
+@dataclass(frozen=True, eq=False)
+class DProxSGT:
+    """DProxSGT: stochastic gradient tracking, known as DSGT and GNSD, with a proximal step.
+
+        g' = g(x, ξ);   ỹ = y + g' − g          the tracker; g is last step's gradient
+        y = mix[ỹ]
+        x = prox_γ(mix[x] − γ y)
+
+    This is y' = mix[y + g(x', ξ') − g(x, ξ)], x' = prox_γ(mix[x] − γ y) begun with y = g = 0, so that the first tracker
+    is the mixed first gradient, x and y travel together and a step takes one gradient. The mean of y equals the mean
+    of g after every step.
+    """
+
+    title: ClassVar[str] = "DProxSGT"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 1
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    gamma: Number
+
+    class State(NamedTuple):
+        """Iterate x, tracker y and last sample gradient g."""
+
+        x: Tensor
+        y: Tensor
+        g: Tensor
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
+
+    def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
+        """Y = g = 0."""
+        return self.State(x, y=torch.zeros_like(x), g=torch.zeros_like(x))
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Sample gradient, tracking, mixing, the proximal step."""
+        x, y, g = state
+        γ = self.gamma
+        g_new = agents.grad(x, k)
+        x, y = agents.mix(x, y + g_new - g)
+        return self.State(agents.prox(x - γ * y, γ), y, g_new)

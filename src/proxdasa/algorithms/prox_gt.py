@@ -1,0 +1,180 @@
+"""ProxGT-SA, ProxGT-SR-O and ProxGT-SR-E: one frame of proximal gradient tracking, three gradient estimators.
+
+Xin, Das, Khan and Kar (2021):
+
+    y = mix[ỹ]
+    x' = mix[prox_γ(x − γ y)]
+    v' = the estimate of ∇F_i(x'_i)
+    ỹ' = y + v' − v
+
+begun with ỹ = v = the estimate at x⁰. The paper's α is γ here, as it is the step of the prox. x' is mixed after y, so a
+step waits for its neighbours twice. The means of ỹ and v agree after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxdasa.algorithms.batches import batch_change, batch_grad
+from proxdasa.contracts import Agents
+from proxdasa.schedules import Number, check_count, check_positive
+
+RESTARTS = 1  # the stream of samples that restarts draw from
+
+
+class State(NamedTuple):
+    """Iterate x, tracker y before mixing, and gradient estimate v at x."""
+
+    x: Tensor
+    y: Tensor
+    v: Tensor
+
+
+def _track(agents: Agents, γ: Number, state: State, estimate: Callable[[Tensor], Tensor]) -> State:
+    """The frame."""
+    x, y, v = state
+    y = agents.mix(y)
+    x = agents.mix(agents.prox(x - γ * y, γ))
+    v_new = estimate(x)
+    return State(x, y + v_new - v, v_new)
+
+
+@dataclass(frozen=True, eq=False)
+class ProxGTSA:
+    """ProxGT-SA: the estimate is the mean of b fresh sample gradients.
+
+        x' = mix[prox_γ(x − γ y)]
+        v' = (1/b) Σ_j ∇G(x', ξ_j)
+        y' = mix[y + v' − v]
+
+    ``batch`` is b.
+    """
+
+    title: ClassVar[str] = "ProxGT-SA"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 1
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    gamma: Number
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+        check_count(self.batch, "batch")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """ỹ = v = the first batch."""
+        v = batch_grad(agents, x, 0, self.batch)
+        return State(x, v, v)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """The frame with a fresh batch."""
+        return _track(agents, self.gamma, state, lambda x: batch_grad(agents, x, k + 1, self.batch))
+
+
+@dataclass(frozen=True, eq=False)
+class ProxGTSRO:
+    """ProxGT-SR-O: recursive estimates, restarted every q iterations from a batch of B samples.
+
+        x' = mix[prox_γ(x − γ y)]
+        v' = v + (1/b) Σ_j [∇G(x', ξ_j) − ∇G(x, ξ_j)]         at the same ξ_j; every q iterations instead
+        v' = (1/B) Σ_j ∇G(x', ξ_j)
+        y' = mix[y + v' − v]
+
+    ``batch`` is b, ``period`` q and ``restart_batch`` B.
+    """
+
+    title: ClassVar[str] = "ProxGT-SR-O"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 2
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    gamma: Number
+    period: int
+    restart_batch: int
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+        check_count(self.period, "period")
+        check_count(self.restart_batch, "restart_batch")
+        check_count(self.batch, "batch")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """ỹ = v = the first large batch."""
+        v = batch_grad(agents, x, 0, self.restart_batch, RESTARTS)
+        return State(x, v, v)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """The frame with the recursive estimate or a restart."""
+
+        def estimate(x: Tensor) -> Tensor:
+            if (k + 1) % self.period == 0:
+                return batch_grad(agents, x, k + 1, self.restart_batch, RESTARTS)
+            return state.v + batch_change(agents, x, state.x, k + 1, self.batch)
+
+        return _track(agents, self.gamma, state, estimate)
+
+
+@dataclass(frozen=True, eq=False)
+class ProxGTSRE:
+    """ProxGT-SR-E: recursive estimates, restarted every q iterations from the local full gradient (finite sums only).
+
+        x' = mix[prox_γ(x − γ y)]
+        v' = v + (1/b) Σ_j [∇G(x', ξ_j) − ∇G(x, ξ_j)]         at the same ξ_j; every q iterations instead
+        v' = ∇F_i(x')
+        y' = mix[y + v' − v]
+
+    ``batch`` is b and ``period`` q.
+    """
+
+    title: ClassVar[str] = "ProxGT-SR-E"
+    vectors_per_step: ClassVar[int] = 2
+    gradients_per_step: ClassVar[int] = 2
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    gamma: Number
+    period: int
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        check_positive(self.gamma, "gamma")
+        check_count(self.period, "period")
+        check_count(self.batch, "batch")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """γ."""
+        return self.gamma
+
+    def init(self, agents: Agents, x: Tensor) -> State:
+        """ỹ = v = the full gradient at x⁰."""
+        v = agents.full_grad(x)
+        return State(x, v, v)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """The frame with the recursive estimate or a restart."""
+
+        def estimate(x: Tensor) -> Tensor:
+            if (k + 1) % self.period == 0:
+                return agents.full_grad(x)
+            return state.v + batch_change(agents, x, state.x, k + 1, self.batch)
+
+        return _track(agents, self.gamma, state, estimate)

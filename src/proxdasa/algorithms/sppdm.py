@@ -1,0 +1,74 @@
+"""SPPDM: the stochastic proximal primal-dual method with momentum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Agents
+from proxdasa.schedules import Alpha, Number, check_positive, check_schedule
+
+
+@dataclass(frozen=True, eq=False)
+class SPPDM:
+    """SPPDM (Wang, Zhang, Chang, Li and Luo, 2021), on the unweighted graph: no mixing matrix, one plain round a step.
+
+        p = p + α (deg x − Σ_{j~i} x_j)                       the dual of "neighbours agree"
+        s = x + η_k (x − x₋)                                  momentum
+        x' = prox_{1/φ}([γ s + c (deg x + Σ_{j~i} x_j) + κ w − g(s, ξ) − p] / φ),      φ_i = γ + 2 c deg_i + κ
+        w = w + β (x' − w)                                    the centre of the proximal term, z in the paper
+
+    begun with x₋ = w = x⁰ and p = 0. γ is a weight: the step is 1/φ, shorter for larger γ. ``momentum`` is η_k: none,
+    `schedules.constant(0.8)`, `schedules.nesterov()`, or any schedule.
+    """
+
+    title: ClassVar[str] = "SPPDM"
+    vectors_per_step: ClassVar[int] = 1
+    gradients_per_step: ClassVar[int] = 1
+    composite: ClassVar[bool] = True
+    eigenvalues_above: ClassVar[float] = -1.0
+
+    gamma: Number
+    c: Number
+    kappa: Number
+    beta: Number
+    alpha: Number
+    momentum: Alpha | None = None
+
+    class State(NamedTuple):
+        """Iterate x, the iterate before it, aggregated dual p and proximal centre w."""
+
+        x: Tensor
+        x_prev: Tensor
+        p: Tensor
+        w: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "c", "kappa", "beta", "alpha"):
+            check_positive(getattr(self, name), name)
+        if self.momentum is not None:
+            check_schedule(self.momentum, "momentum")
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """One: the proximal steps 1/φ_i differ by agent."""
+        return 1.0
+
+    def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
+        """x₋ = w = x⁰, p = 0."""
+        return self.State(x, x_prev=x, p=torch.zeros_like(x), w=x)
+
+    def step(self, agents: Agents, k: int, state: State) -> State:
+        """Dual step, momentum, proximal step, centre."""
+        x, x_prev, p, w = state
+        γ, c, κ, α = self.gamma, self.c, self.kappa, self.alpha
+        η = 0.0 if self.momentum is None else self.momentum(k)
+        own, others = agents.degrees * x, agents.neighbour_sum(x)
+        φ = γ + 2 * c * agents.degrees + κ
+        p = p + α * (own - others)
+        s = x + η * (x - x_prev)
+        x_new = agents.prox((γ * s + c * (own + others) + κ * w - agents.grad(s, k) - p) / φ, 1 / φ)
+        return self.State(x_new, x, p, w + self.beta * (x_new - w))

@@ -1,0 +1,38 @@
+"""Data sets, where their files are kept, and how their rows are spread over agents.
+
+A loader returns a `Dataset`, tensors and nothing else; a partition (`proxdasa.data.partitions`) turns its labels and a
+number of agents into one list of rows per agent. Files live in `folder()`; `fetch` puts them there.
+"""
+
+from proxdasa.data import partitions
+from proxdasa.data.dataset import Dataset, from_tensors
+from proxdasa.data.download import FetchError, fetch
+from proxdasa.data.files import VARIABLE, folder
+from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
+from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled
+from proxdasa.data.sources import SOURCES, listing
+
+ALL = (a9a, mnist, digits, breast_cancer, libsvm)
+
+__all__ = [
+    "ALL",
+    "SOURCES",
+    "VARIABLE",
+    "Contiguous",
+    "Dataset",
+    "Dirichlet",
+    "FetchError",
+    "Partition",
+    "Shards",
+    "Shuffled",
+    "a9a",
+    "breast_cancer",
+    "digits",
+    "fetch",
+    "folder",
+    "from_tensors",
+    "libsvm",
+    "listing",
+    "mnist",
+    "partitions",
+]

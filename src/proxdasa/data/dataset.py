@@ -1,0 +1,112 @@
+"""A data set: features, labels or targets, and perhaps a test set."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows (x_j, y_j) for training and, unless they are None, for testing.
+
+    x is ``[N, ...]`` in float32. For classification y is ``[N]`` in int64 with values 0, ..., classes − 1; for
+    regression ``classes`` is None and y is ``[N]`` or ``[N, ...]`` in float32. ``origin`` has the arguments of the
+    loader called ``name``, which gives the same data set again; it is None if the tensors came from elsewhere.
+    """
+
+    name: str
+    x: Tensor
+    y: Tensor
+    test_x: Tensor | None = None
+    test_y: Tensor | None = None
+    classes: int | None = None
+    origin: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.test_x is None) != (self.test_y is None):
+            given, absent = ("test_y", "test_x") if self.test_x is None else ("test_x", "test_y")
+            raise ValueError(f"{self.name}: {given} is given and {absent} is not; give both or neither")
+        if self.classes is not None and self.classes < 1:
+            raise ValueError(f"{self.name}: classes must be at least 1, or None for regression; got {self.classes}")
+        self._check("", self.x, self.y)
+        if self.test_x is not None and self.test_y is not None:
+            self._check("test_", self.test_x, self.test_y)
+            for kind, part, test in (("x", self.x, self.test_x), ("y", self.y, self.test_y)):
+                if part.shape[1:] != test.shape[1:]:
+                    raise ValueError(
+                        f"{self.name}: rows of {kind} have shape {list(part.shape[1:])}, "
+                        f"those of test_{kind} {list(test.shape[1:])}; both need the same"
+                    )
+
+    def _check(self, prefix: str, x: Tensor, y: Tensor) -> None:
+        x_name, y_name = f"{self.name}: {prefix}x", f"{prefix}y"
+        if x.ndim < 2 or x.dtype != torch.float32:
+            raise ValueError(f"{x_name} must be float32 of shape [N, ...]; got {x.dtype} of shape {list(x.shape)}")
+        if y.ndim < 1 or len(x) != len(y) or len(x) == 0:
+            raise ValueError(
+                f"{x_name} and {y_name} need one row per sample and at least one; "
+                f"got shapes {list(x.shape)} and {list(y.shape)}"
+            )
+        finite = x.isfinite()
+        if not bool(finite.all()):
+            row = int((~finite).flatten(1).any(dim=1).nonzero()[0])
+            raise ValueError(f"{x_name} has a value that is not a finite number in row {row}")
+        if self.classes is None:
+            if y.dtype != torch.float32 or not bool(y.isfinite().all()):
+                raise ValueError(f"{self.name}: targets {y_name} must be finite float32 numbers; got {y.dtype}")
+        elif y.dtype != torch.int64 or y.ndim != 1:
+            raise ValueError(
+                f"{self.name}: labels {y_name} must be int64 of shape [N]; got {y.dtype} of shape {list(y.shape)}"
+            )
+        elif int(y.min()) < 0 or int(y.max()) >= self.classes:
+            row = int(((y < 0) | (y >= self.classes)).nonzero()[0])
+            raise ValueError(
+                f"{self.name}: labels {y_name} must lie in 0, ..., {self.classes - 1}; row {row} has {int(y[row])}"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """The loader's name and arguments; without a loader sizes and a fingerprint."""
+        if self.origin is not None:
+            return {"name": self.name, **self.origin}
+        digest = hashlib.sha256()
+        parts = [part for part in (self.x, self.y, self.test_x, self.test_y) if part is not None]
+        for part in parts:
+            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+        shapes = [list(part.shape) for part in parts]
+        return {"name": self.name, "shapes": shapes, "classes": self.classes, "sha256": digest.hexdigest()}
+
+
+def from_tensors(
+    x: ArrayLike | Tensor,
+    y: ArrayLike | Tensor,
+    test_x: ArrayLike | Tensor | None = None,
+    test_y: ArrayLike | Tensor | None = None,
+    name: str = "tensors",
+) -> Dataset:
+    """A data set of any tensors, arrays or lists.
+
+    Whole-number y are labels 0, ..., C − 1, with C one more than the largest; floating-point y are targets.
+    """
+    parts = {
+        key: None if part is None else torch.as_tensor(part)
+        for key, part in (("x", x), ("y", y), ("test_x", test_x), ("test_y", test_y))
+    }
+    for key, part in parts.items():
+        if part is not None and part.is_complex():
+            raise TypeError(f"{name}: {key} must hold real numbers; got {part.dtype}")
+    targets = [part for part in (parts["y"], parts["test_y"]) if part is not None]
+    regression = any(part.is_floating_point() for part in targets)
+    if regression and not all(part.is_floating_point() for part in targets):
+        raise TypeError(f"{name}: y and test_y must both be labels (whole numbers) or both be targets (floating point)")
+    kinds = {"x": torch.float32, "y": torch.float32 if regression else torch.int64}
+    cast = {key: part.to(kinds[key[-1]]) for key, part in parts.items() if part is not None}
+    largest = max((int(part.max()) for part in targets if part.numel() and not regression), default=0)
+    classes = None if regression else max(largest, 0) + 1  # a negative label is the data set's to refuse
+    return Dataset(name, cast["x"], cast["y"], cast.get("test_x"), cast.get("test_y"), classes)

@@ -1,0 +1,47 @@
+"""Where data files are, and their contents, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from io import BufferedIOBase
+from pathlib import Path
+
+VARIABLE = "PROXDASA_DATA"
+"""The environment variable that names the data folder."""
+
+OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".bz2": bz2.BZ2File, ".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+"""How a file is opened, by the end of its name; any other is read as it is."""
+
+
+def folder() -> Path:
+    """The data folder: the environment variable PROXDASA_DATA, else ``proxdasa`` in the user's cache directory."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "proxdasa"
+
+
+def located(place: Path) -> list[Path]:
+    """The files that hold what is expected at a place: the plain file first, then compressed ones."""
+    return [path for path in (place, *(Path(f"{place}{suffix}") for suffix in OPENERS)) if path.is_file()]
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file, uncompressed; a damaged archive is an error that names it."""
+    opener = OPENERS.get(path.suffix)
+    if opener is None:
+        return path.read_bytes()
+    path.stat()  # a file that cannot be reached keeps its own error
+    try:
+        with opener(path) as stream:
+            return bytes(stream.read())
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{path}: damaged or incomplete {path.suffix} file: {error}") from error

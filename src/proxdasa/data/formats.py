@@ -1,0 +1,134 @@
+"""Two file formats: LIBSVM text and idx arrays. Strict, because a file read wrongly trains silently."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from proxdasa.data.files import contents
+
+LARGEST = 2**30
+"""Entries of a dense float32 array (4 GiB) beyond which a LIBSVM file is refused rather than the machine filled."""
+
+
+def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """The labels ``[N]`` and features ``[N, features]`` of a LIBSVM file.
+
+    A line is ``label index:value index:value ...`` with indices that count from 1 and increase; what is not named
+    is 0. Empty lines and what follows ``#`` are skipped. Without ``features`` the largest index is the width.
+    """
+    if features is not None and features < 1:
+        raise ValueError(f"features must be at least 1, or None for the largest index; got {features}")
+    numbers: list[int] = []  # the line of each row
+    labels: list[bytes] = []
+    counts: list[int] = []
+    pairs: list[bytes] = []
+    data = contents(path)
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        tokens = line.partition(b"#")[0].split()
+        if tokens:
+            numbers.append(number)
+            labels.append(tokens[0])
+            counts.append(len(tokens) - 1)
+            pairs += tokens[1:]
+    if not labels:
+        raise ValueError(f"{path}: there is no row in it")
+    rows = np.repeat(np.arange(len(labels)), counts)
+    split = [pair.partition(b":") for pair in pairs]
+    plain = b"_" not in data  # Python would read 1_0 as 10
+    y = _floats(labels, plain)
+    index = _integers([part[0] for part in split], plain)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused below
+        value = _floats([part[2] for part in split], plain).astype(np.float32)
+
+    width = features if features is not None else int(index.max(initial=1))
+
+    def shown(tokens: list[bytes], at: int) -> str:
+        return repr(tokens[at].decode(errors="replace"))
+
+    malformed = ~np.isfinite(value) | (index == MALFORMED)
+    outside = ~malformed & ((index < 1) | (index > width))
+    falling = np.append((np.diff(index) <= 0) & (np.diff(rows) == 0), False)
+    accepted = "at least 1" if features is None else f"in 1, ..., {features}"
+    faults = [
+        *((at, f"the label {shown(labels, at)} is not a finite number") for at in _first(~np.isfinite(y))),
+        *(
+            (int(rows[at]), f"{shown(pairs, at)} is not index:value with a whole and a finite float32 number")
+            for at in _first(malformed)
+        ),
+        *((int(rows[at]), f"the index of {shown(pairs, at)} must be {accepted}") for at in _first(outside)),
+        *(
+            (int(rows[at]), f"indices must increase, but {shown(pairs, at + 1)} follows {shown(pairs, at)}")
+            for at in _first(falling)
+        ),
+    ]
+    if faults:
+        row, what = min(faults, key=lambda fault: fault[0])
+        raise ValueError(f"{path}, line {numbers[row]}: {what}")
+    if len(labels) * width > LARGEST:
+        raise ValueError(
+            f"{path}: {len(labels)} rows of {width} features would take {len(labels) * width * 4 / 2**30:.1f} GiB as a "
+            f"dense array; at most {LARGEST * 4 / 2**30:.0f} are accepted"
+        )
+    x = np.zeros((len(labels), width), dtype=np.float32)
+    x[rows, index - 1] = value
+    return y, x
+
+
+MALFORMED = np.iinfo(np.int64).min
+"""Stands for an index that is no whole number of 64 bits."""
+
+
+def _first(where: NDArray[np.bool_]) -> list[int]:
+    """The first place that is true, if there is one."""
+    return [int(at) for at in np.flatnonzero(where)[:1]]
+
+
+def _integers(tokens: Sequence[bytes], plain: bool) -> NDArray[np.int64]:
+    try:
+        return np.fromiter(map(int if plain else _integer, tokens), dtype=np.int64, count=len(tokens))
+    except (ValueError, OverflowError):
+        return np.fromiter(map(_integer, tokens), dtype=np.int64, count=len(tokens))
+
+
+def _integer(token: bytes) -> int:
+    try:
+        number = int(token)
+    except ValueError:
+        return int(MALFORMED)
+    return number if abs(number) < 2**63 and b"_" not in token else int(MALFORMED)
+
+
+def _floats(tokens: Sequence[bytes], plain: bool) -> NDArray[np.float64]:
+    try:
+        return np.fromiter(map(float if plain else _float, tokens), dtype=np.float64, count=len(tokens))
+    except ValueError:
+        return np.fromiter(map(_float, tokens), dtype=np.float64, count=len(tokens))
+
+
+def _float(token: bytes) -> float:
+    try:
+        return float(token) if b"_" not in token else math.nan
+    except ValueError:
+        return math.nan
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The array of an idx file of unsigned bytes: 0, 0, 8, the number of axes, their lengths, the bytes."""
+    data = contents(path)
+    if len(data) < 4 or data[:3] != b"\0\0\x08" or not data[3]:
+        raise ValueError(f"{path}: not an idx file of unsigned bytes; it begins with {data[:4].hex(' ') or 'nothing'}")
+    header = 4 + 4 * data[3]
+    if len(data) < header:
+        raise ValueError(f"{path}: it ends within its header, after {len(data)} of {header} bytes")
+    shape = struct.unpack(f">{data[3]}I", data[4:header])
+    if len(data) != header + math.prod(shape):
+        raise ValueError(
+            f"{path}: an array of shape {list(shape)} takes {header + math.prod(shape)} bytes; the file has {len(data)}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)

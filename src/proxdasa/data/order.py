@@ -1,0 +1,18 @@
+"""Random orders of rows by name: pure functions of a seed and a stream, like all of `proxdasa.samples`."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from proxdasa import samples
+
+# Streams of their own: kept apart from those of iterations and of `proxdasa.samples`.
+SPLIT, SHUFFLE, SHARDS, ROWS_OF_CLASSES, PROPORTIONS = (2**33 + i for i in range(5))
+
+
+def permutation(count: int, seed: int, stream: int) -> Tensor:
+    """The numbers 0, ..., count − 1 in the order that (seed, stream) names.
+
+    They are sorted by one random word each; equal words, which are rare, leave their order as it is.
+    """
+    return samples.words(seed, stream, 0, 0, count).argsort(stable=True)

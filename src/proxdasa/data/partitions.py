@@ -1,0 +1,136 @@
+"""Partitions: which rows of a data set each agent holds.
+
+A partition is a value with parameters; called with the labels y ``[N]`` and a number of agents it returns one tensor of
+row numbers per agent, in ascending order. No row is with two agents and no agent is without rows. Sizes may differ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.data.order import PROPORTIONS, ROWS_OF_CLASSES, SHARDS, SHUFFLE, permutation
+
+Partition = Callable[[Tensor, int], list[Tensor]]
+"""What a problem needs of a partition: (y, agents) to the rows of each agent."""
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """Blocks of ⌊N/n⌋ rows as they stand in the file; the last N − n⌊N/n⌋ rows are with nobody.
+
+    That is how the authors' scripts divide a9a and MNIST.
+    """
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        _check(y, agents)
+        return list(torch.arange(len(y) // agents * agents).chunk(agents))
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Rows dealt at random: the agents' data are alike. All rows are used; sizes differ by at most one."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_seed(self.seed)
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        _check(y, agents)
+        order = permutation(len(y), self.seed, SHUFFLE)
+        return [part.sort().values for part in order.tensor_split(agents)]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Rows sorted by label, cut into n · per_agent shards of nearly one size, and the shards dealt at random.
+
+    With few shards per agent each sees few classes. All rows are used. After McMahan et al., 2017, Section 3.
+    """
+
+    per_agent: int = 2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.per_agent < 1:
+            raise ValueError(f"per_agent must be at least 1 shard; got {self.per_agent}")
+        _check_seed(self.seed)
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        _check(y, agents)
+        _check_flat(y, "Shards")
+        count = agents * self.per_agent
+        if count > len(y):
+            raise ValueError(f"{agents} agents with {self.per_agent} shards each need {count} rows; there are {len(y)}")
+        shards = y.argsort(stable=True).tensor_split(count)
+        dealt = permutation(count, self.seed, SHARDS).view(agents, self.per_agent).tolist()
+        return [torch.cat([shards[shard] for shard in hand]).sort().values for hand in dealt]
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Label skew: the rows of each class are spread over agents in proportions p ~ Dirichlet(β, ..., β).
+
+    Large β is nearly uniform, small β gives each class to few agents. All rows are used; sizes differ. An agent left
+    without rows gets one of the agent that has most. After Hsu, Qi and Brown, 2019. The gamma variates are NumPy's,
+    whose values may change with its version.
+    """
+
+    beta: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < math.inf:
+            raise ValueError(f"beta must be a positive number; got {self.beta}")
+        _check_seed(self.seed)
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        _check(y, agents)
+        _check_flat(y, "Dirichlet")
+        if y.is_floating_point():
+            raise ValueError(f"Dirichlet needs class labels, whole numbers; got {y.dtype}, as regression targets are")
+        generator = np.random.Generator(np.random.Philox(key=np.array([self.seed, PROPORTIONS], dtype=np.uint64)))
+        order = permutation(len(y), self.seed, ROWS_OF_CLASSES)
+        hands: list[list[Tensor]] = [[] for _ in range(agents)]
+        for label in sorted(set(y.tolist())):
+            rows = order[y[order] == label]
+            shares = generator.dirichlet(np.full(agents, self.beta))
+            cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64).clip(0, len(rows))
+            for hand, part in zip(hands, rows.tensor_split(cuts.tolist()), strict=True):
+                hand.append(part)
+        held = [torch.cat(hand) for hand in hands]
+        for agent in range(agents):
+            if len(held[agent]) == 0:
+                giver = max(range(agents), key=lambda i: len(held[i]))
+                held[agent], held[giver] = held[giver][-1:], held[giver][:-1]
+        return [rows.sort().values for rows in held]
+
+
+ALL = (Contiguous, Shuffled, Shards, Dirichlet)
+
+
+def _check(y: Tensor, agents: int) -> None:
+    if agents < 1:
+        raise ValueError(f"agents must be at least 1; got {agents}")
+    if y.ndim < 1 or agents > len(y):
+        raise ValueError(f"{agents} agents need at least one row each; y has shape {list(y.shape)}")
+
+
+def _check_flat(y: Tensor, name: str) -> None:
+    if y.ndim != 1:
+        raise ValueError(f"{name} needs one label per row, y of shape [N]; got {list(y.shape)}")
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")

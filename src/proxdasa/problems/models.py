@@ -1,0 +1,29 @@
+"""The networks of the paper's experiments."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def mlp(inputs: int = 123, hidden: int = 64, outputs: int = 2) -> nn.Sequential:
+    """The two-layer perceptron of the a9a experiment: 123 → 64 tanh → 2, d = 8,066."""
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
+
+
+def lenet() -> nn.Sequential:
+    """The LeNet of the MNIST experiment, for 28 × 28 images of one channel, d = 25,010."""
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.Tanh(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(256, 84),
+        nn.Tanh(),
+        nn.Linear(84, 10),
+    )
+
+
+ALL = (mlp, lenet)

@@ -1,0 +1,241 @@
+"""Learning from examples: any network, any per-example loss, data split over the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from proxdasa import samples
+from proxdasa.contracts import Evaluation
+from proxdasa.problems.stacked import Forward, stacked
+
+CHUNK = 4096
+"""Examples that are evaluated together, over all trials; large enough for fast products, small enough for memory."""
+
+
+class Examples(Protocol):
+    """Training examples, and perhaps test examples (see `proxdasa.data`)."""
+
+    @property
+    def x(self) -> Tensor:
+        """Inputs ``[N, ...]``."""
+
+    @property
+    def y(self) -> Tensor:
+        """Targets ``[N, ...]``."""
+
+
+class Partition(Protocol):
+    """Which examples belong to which agent."""
+
+    def __call__(self, y: Tensor, agents: int) -> Sequence[Tensor]:
+        """One tensor of row numbers per agent."""
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The cross entropy of each example ``[N]``, for outputs ``[N, classes]`` and class numbers ``[N]``."""
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The squared error of each example ``[N]``."""
+    return (outputs - targets.view_as(outputs)).square().flatten(1).sum(-1)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Outputs ``[N, ...]`` and targets ``[N, ...]`` to one loss per example ``[N]``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Supervised:
+    """Empirical risk of a network on data that are split over agents.
+
+        F_i(x) = (1/|D_i|) Σ_{(a, b) ∈ D_i} ℓ(f(a; x), b),     ∇G_i(x, ξ) = the same over a batch ξ ⊂ D_i
+
+    x is the vector of all parameters, in the order of ``model.named_parameters()``. A batch is drawn without
+    replacement at every iteration. ``model`` is a function that makes the network, or a network, whose parameters are
+    then the starting point of all agents. With a function, ``initial`` chooses the start: PyTorch's initialisation once
+    per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros".
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    data: Examples
+    agents: int
+    partition: Partition
+    batch_size: int = 1
+    loss: Loss = cross_entropy
+    initial: Literal["shared", "each", "zeros"] = "shared"
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    def __post_init__(self) -> None:
+        if self.initial not in ("shared", "each", "zeros"):
+            raise ValueError(f'initial must be "shared", "each" or "zeros"; got {self.initial!r}')
+        if self.initial != "shared" and isinstance(self.model, nn.Module):
+            raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
+        smallest = min(len(part) for part in self.parts)
+        if not 1 <= self.batch_size <= smallest:
+            raise ValueError(f"batch_size must lie between 1 and {smallest}, the examples of the agent with fewest")
+
+    @property
+    def dim(self) -> int:
+        """The number of parameters."""
+        return sum(parameter.numel() for parameter in self._module.parameters())
+
+    @property
+    def streaming(self) -> bool:
+        """Agents own their examples."""
+        return False
+
+    @property
+    def words(self) -> int:
+        """One per example of a batch."""
+        return self.batch_size
+
+    def to(self, dtype: torch.dtype) -> Supervised:
+        """The same problem in another type."""
+        return replace(self, dtype=dtype)
+
+    @cached_property
+    def parts(self) -> list[Tensor]:
+        """The row numbers of each agent's examples."""
+        parts = list(self.partition(self.data.y, self.agents))
+        if len(parts) != self.agents or min(len(part) for part in parts) == 0:
+            raise ValueError(f"the partition must give each of {self.agents} agents at least one example")
+        return parts
+
+    def start(self, seed: int, trials: int) -> Tensor:
+        """PyTorch's initialisation, named by seed, trial and, for "each", agent."""
+        if isinstance(self.model, nn.Module):
+            return self._flatten(self.model)
+        if self.initial == "zeros":
+            return torch.zeros(self.dim, dtype=self.dtype)
+        agents = self.agents if self.initial == "each" else 1
+        return torch.stack(
+            [torch.stack([self._initial(seed, trial, agent) for agent in range(agents)]) for trial in range(trials)]
+        )
+
+    def sample(self, words: Tensor) -> Tensor:
+        """Row numbers ``[..., trials, n, batch_size]`` of the agents' examples, each batch without repetition.
+
+        Floyd's method: the j-th draw is uniform over one more example than the one before; what was drawn already is
+        replaced by the newcomer.
+        """
+        sizes = torch.tensor([len(part) for part in self.parts]).unsqueeze(-1)
+        newcomers = sizes - self.batch_size + torch.arange(self.batch_size)  # [n, batch_size]
+        drawn = (samples.uniforms(words) * (newcomers + 1)).to(torch.int64)
+        for j in range(1, self.batch_size):
+            again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
+            drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
+        first = sizes.cumsum(0) - sizes
+        return self._rows[first + drawn]
+
+    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+        """Gradients of all copies in one backward pass."""
+        rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
+        _, grad = self._losses_and_grad(rows, self._x[each], self._y[each], each.shape[-1])
+        return grad.view(x.shape)
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``."""
+        if x.shape[-2] == 1:
+            weights = torch.cat([self._equal_weights(part) for part in self.parts]) / self.agents
+            loss, grad = self._weighted(x[..., 0, :], self._rows, weights)
+            return Evaluation(loss.unsqueeze(-1), grad.unsqueeze(-2))
+        each = [self._weighted(x[..., i, :], part, self._equal_weights(part)) for i, part in enumerate(self.parts)]
+        return Evaluation(torch.stack([loss for loss, _ in each], -1), torch.stack([grad for _, grad in each], -2))
+
+    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """What the networks x ``[rows, d]`` say of inputs ``[N, ...]``, as ``[rows, N, ...]``."""
+        inputs = self._cast(inputs)
+        with torch.no_grad():
+            chunks = [
+                self._forward(self._parameters(x), chunk.expand(len(x), *chunk.shape))
+                for chunk in torch.split(inputs, self._chunk(len(x)))
+            ]
+        return torch.cat(chunks, dim=1)
+
+    def _weighted(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
+        loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
+        size = self._chunk(len(x))
+        for chunk, weight in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
+            inputs, targets = self._x[chunk], self._y[chunk]
+            shared = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
+            losses, part = self._losses_and_grad(x, *shared, weight)
+            loss += losses
+            grad += part
+        return loss, grad
+
+    def _losses_and_grad(
+        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int
+    ) -> tuple[Tensor, Tensor]:
+        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
+
+        Parameters are separate leaves over views of the rows, so that no gradient passes through slices of x.
+        """
+        with torch.enable_grad():
+            leaves = {name: view.detach().requires_grad_() for name, view in self._parameters(x).items()}
+            outputs = self._forward(leaves, inputs)
+            each = self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
+            losses = each.sum(1) / weight if isinstance(weight, int) else each @ weight
+            grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        flat = torch.empty_like(x)
+        for view, grad in zip(self._parameters(flat).values(), grads, strict=True):
+            view.copy_(grad)
+        return losses.detach(), flat
+
+    def _parameters(self, x: Tensor) -> dict[str, Tensor]:
+        """Views of the rows x ``[rows, d]`` as parameters ``[rows, *shape]``."""
+        views, start = {}, 0
+        for name, parameter in self._module.named_parameters():
+            stop = start + parameter.numel()
+            views[name] = x[:, start:stop].view(len(x), *parameter.shape)
+            start = stop
+        return views
+
+    def _equal_weights(self, part: Tensor) -> Tensor:
+        return torch.full((len(part),), 1 / len(part), dtype=self.dtype)
+
+    def _chunk(self, rows: int) -> int:
+        return max(1, CHUNK // rows)
+
+    def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
+        words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(words[0].abs() << 31 | words[1].abs()))
+            return self._flatten(self.model())
+
+    def _flatten(self, module: nn.Module) -> Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).to(self.dtype)
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        if isinstance(self.model, nn.Module):
+            return self.model
+        with torch.random.fork_rng(devices=[]):
+            return self.model()
+
+    @cached_property
+    def _forward(self) -> Forward:
+        return stacked(self._module)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        """The row numbers of all agents' examples, agent after agent."""
+        return torch.cat(self.parts)
+
+    @cached_property
+    def _x(self) -> Tensor:
+        return self._cast(self.data.x)
+
+    @cached_property
+    def _y(self) -> Tensor:
+        return self._cast(self.data.y)
