@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "data": {"samples"},
     "regularizers": {"contracts", "schedules"},
     "mixing": {"contracts"},
-    "problems": {"contracts", "samples"},
+    "problems": {"contracts", "data", "samples"},
     "algorithms": {"contracts", "schedules"},
     "engines": {"contracts", "schedules", "samples"},
     "metrics": {"contracts", "schedules"},

@@ -1,5 +1,7 @@
 """The command line: what it prints, what it leaves on disk, and with which exit code."""
 
+import dataclasses
+import io
 import json
 import os
 import re
@@ -8,9 +10,11 @@ import subprocess
 import sys
 import time
 import warnings
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import proxdasa
@@ -99,6 +103,25 @@ def test_help_of_every_command(command, words):
     assert all(re.search(word, text) for word in words), text
 
 
+def test_version():
+    result = call("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"proxdasa {version('proxdasa')}\n"
+
+
+def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
+    """The longest name of the paper's figure, and numbers as long as they come."""
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr(cli, "err", screen)
+    setups = experiments.speedup([5, 10, 20, 40], 10_000)
+    name, setup = list(setups.items())[-1]
+    with cli._progress(list(setups)) as announce:
+        update = announce(name, setup)
+        update(2_500, 10_000, [{"loss": 0.01234, "stationarity": 1.234e-05}])
+    last = screen.file.getvalue().rpartition("run 8 of 8: Prox-DASA-GT n = 40 ")[2]
+    assert re.search(r" 25% loss 0\.012 ‖G‖² 1\.2e-05 -:--:--", last), last
+
+
 @pytest.mark.parametrize(
     "arguments", [["ron"], ["run"], ["run", "file.toml"], ["report"], ["reproduce", "speedup", "-x"]]
 )
@@ -154,7 +177,7 @@ def test_run_tells_what_it_did(write, tmp_path):
     assert mean == pytest.approx(sum(values) / 2, rel=1e-3)
     assert f"results: {folder}   (picture and table: proxdasa report {folder})" in result.stdout
     # Where there is no terminal, progress is one line per run.
-    assert re.fullmatch(r"Prox-DASA: 20 iterations, loss \S+  stationarity \S+  \d+\.\d s\n", result.stderr)
+    assert re.fullmatch(r"Prox-DASA: 20 iterations, loss \S+ ‖G‖² \S+\n", result.stderr)
 
 
 def test_run_with_other_metrics(write, tmp_path):
@@ -224,7 +247,8 @@ def test_when_one_trial_diverges_the_others_go_on(write, tmp_path, undrawn):
     assert [row["k"] for row in saved.records if row["trial"] == 1] == [0, 5, 10, 15, 20]
     told = call("report", tmp_path / "r")
     assert told.exit_code == 0
-    assert "Prox-DASA, r: 1 of 2 trials diverged; the means are over what was recorded" in told.stdout
+    assert "Prox-DASA, gamma = 1e+30: 1 of 1 trials diverged; the means are over what was recorded" in told.stdout
+    assert "gamma = 0.01:" not in told.stdout
 
 
 def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
@@ -398,14 +422,17 @@ def test_reproduce_speedup_as_it_is(tmp_path, undrawn):
 def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch):
     result = call(*SPEEDUP, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert [f"{line.split(':')[0]}" for line in result.stderr.splitlines()] == NAMES
+    shown = [f"{method} n = {n}" for method in ("Prox-DASA", "Prox-DASA-GT") for n in (1, 2, 3)]
+    assert [re.sub(r": 6 iterations, loss \S+ ‖G‖² \S+$", "", line) for line in result.stderr.splitlines()] == [
+        f"run {i} of 6: {name}" for i, name in enumerate(shown, start=1)
+    ]
     assert len(quick) == 6
     for words in (
         "│ n = 1 │",
         "│ n = 3 │",
         "Prox-DASA-GT: iterations to target",
         "final ‖G‖² ∝ n^",
-        "theory at fixed K",
+        "both ∝ n^-0.5; equivalently, n times the agents reach the same ‖G‖² with K/n iterations",
     ):
         assert words in result.stdout
     assert f"figure: {tmp_path / 'out' / 'figure.png'}" in result.stdout
@@ -417,40 +444,120 @@ def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(
     again = call(*SPEEDUP, "-o", tmp_path / "out")
     assert again.exit_code == 0
     assert again.stdout == result.stdout
+    assert again.stderr == "6 finished runs reused; --overwrite runs them again\n"
     assert len(quick) == 6, "nothing was run"
     assert times(tmp_path / "out") == before, "and nothing was written"
 
     other = call(*SPEEDUP[:-1], 1, "-o", tmp_path / "out")
     assert other.exit_code == 2
-    assert "prox-dasa-n001 holds results of other settings" in other.stderr
+    assert other.stderr == (
+        f"error: {tmp_path / 'out' / 'prox-dasa-n001'} holds results of other settings; "
+        "choose another --output or add --overwrite\n"
+    )
     assert times(tmp_path / "out") == before, "an hour's results are not lost to a typing error"
     other = call(*SPEEDUP[:-1], 1, "-o", tmp_path / "out", "--overwrite")
     assert other.exit_code == 0
     assert len(quick) == 12, "other settings are another experiment"
+    other = call(*SPEEDUP[:-1], 1, "-o", tmp_path / "out", "--overwrite")
+    assert len(quick) == 18, "equal settings are run again too: the code may have changed"
+    assert "reused" not in other.stderr
 
 
-def test_an_interrupted_series_goes_on(quick, tmp_path, monkeypatch, undrawn):
-    measures, told = cli._measures, []
+def test_another_version_of_torch_is_no_other_setting(quick, tmp_path):
+    setups = experiments.speedup([1], 3, 1, 0)
+    said = []
 
-    def interrupt(rows):
-        told.append(rows)
-        if len(told) == 20:
-            raise KeyboardInterrupt
-        return measures(rows)
+    def series():
+        return experiments.run_series(setups, tmp_path, lambda _name, _setup: None, say=said.append)
 
-    monkeypatch.setattr(cli, "_measures", interrupt)
+    names = list(series())
+    path = tmp_path / names[0] / "config.json"
+    config = json.loads(path.read_text())
+    config["facts"] |= {"torch": "1.0", "proxdasa": "0.0.1"}
+    path.write_text(json.dumps(config))
+    assert series()[names[0]].config["facts"]["torch"] == "1.0"
+    assert len(quick) == 2
+    assert said == ["2 finished runs reused; --overwrite runs them again"]
+    (tmp_path / names[1] / "config.json").unlink()
+    series()
+    assert said[1:] == ["1 finished run reused; --overwrite runs it again"]
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Ctrl-C when progress is shown for the nth time: eight times for each run of the series."""
+
+    def at(count):
+        measures, told = cli._measures, []
+
+        def shown(rows):
+            told.append(rows)
+            if len(told) == count:
+                raise KeyboardInterrupt
+            return measures(rows)
+
+        monkeypatch.setattr(cli, "_measures", shown)
+
+    return at
+
+
+def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
+    interrupt(20)
     result = call(*SPEEDUP, "-o", tmp_path)
     assert result.exit_code == 130
-    assert result.stderr.splitlines()[-1] == "interrupted: 2 of 6 runs are finished and saved; the same command goes on"
-    assert sorted(path.parent.name for path in times(tmp_path)) == NAMES[:2]
-    assert len(quick) == 3
-
+    assert result.stderr.splitlines()[-1] == (
+        "interrupted: Prox-DASA n = 3 at iteration 3 of 6 (its records are saved); 2 of 6 runs are finished; "
+        "the same command goes on"
+    )
     before = times(tmp_path)
-    assert call(*SPEEDUP, "-o", tmp_path).exit_code == 0
+    assert sorted(path.parent.name for path in before) == NAMES[:3]
+    assert len(quick) == 3
+    partial = proxdasa.load(tmp_path / NAMES[2])
+    assert (partial.stopped, partial.iterations, partial.records[-1]["k"]) == ("interrupted", 3, 3)
+    assert call("report", tmp_path).exit_code == 0
+
+    other = call("reproduce", "speedup", "--agents", 3, "--iterations", 6, "--trials", 1, "-o", tmp_path)
+    assert other.exit_code == 2, "an interrupted run is not lost to a typing error either"
+    assert f"{NAMES[2]} holds results of other settings" in other.stderr
+
+    interrupt(-1)
+    again = call(*SPEEDUP, "-o", tmp_path)
+    assert again.exit_code == 0
+    assert again.stderr.startswith("2 finished runs reused; --overwrite runs them again\nrun 3 of 6: Prox-DASA n = 3: ")
     assert len(quick) == 3 + 4, "the interrupted run and those after it"
     after = times(tmp_path)
     assert sorted(path.parent.name for path in after) == sorted(NAMES)
-    assert {path: after[path] for path in before} == before
+    assert [path.parent.name for path in sorted(before) if after[path] == before[path]] == NAMES[:2]
+    assert proxdasa.load(tmp_path / NAMES[2]).stopped is None
+
+
+def test_an_interrupted_overwriting_leaves_nothing_old(quick, tmp_path, interrupt, undrawn):
+    assert call(*SPEEDUP, "-o", tmp_path).exit_code == 0
+    interrupt(12)
+    result = call(*SPEEDUP, "-o", tmp_path, "--overwrite")
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == (
+        "interrupted: Prox-DASA n = 2 at iteration 3 of 6 (its records are saved); 1 of 6 runs are finished; "
+        "the same command without --overwrite goes on"
+    )
+    assert sorted(path.parent.name for path in times(tmp_path)) == NAMES[:2]
+    interrupt(-1)
+    assert call(*SPEEDUP, "-o", tmp_path).exit_code == 0
+    assert len(quick) == 6 + 2 + 5
+
+
+def test_a_run_interrupted_before_its_first_record_is_not_saved(quick, tmp_path, monkeypatch):
+    run = Setup.run
+
+    def at_once(setup, progress=None):
+        result = run(setup, progress)
+        return dataclasses.replace(result, records=[], iterations=0, stopped="interrupted")
+
+    monkeypatch.setattr(Setup, "run", at_once)
+    result = call(*SPEEDUP, "-o", tmp_path)
+    assert result.exit_code == 130
+    assert "Prox-DASA n = 1 at iteration 0 of 6 (it has no records); 0 of 6 runs are finished;" in result.stderr
+    assert not times(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["config.json", "records.jsonl", "final.safetensors"])

@@ -40,7 +40,8 @@ def test_gradient_tracking_removes_heterogeneity_and_prox_dasa_stalls(weight):
             regularizer=regularizer, iterations=3_000, observe_every=3_000,
         )  # fmt: skip
         errors[method] = float(np.abs(result.x[0].numpy() - x_star).max())
-        assert result.records[-1]["dual_gap"] < (1e-15 if method is proxdasa.ProxDASAGT else 10)
+        if method is proxdasa.ProxDASAGT:
+            assert result.records[-1]["dual_gap"] < 1e-15
     assert errors[proxdasa.ProxDASAGT] < 1e-8
     assert errors[proxdasa.ProxDASA] > 1e-2
 
@@ -128,44 +129,40 @@ def test_more_rounds_lower_the_floor():
     assert floors[1] > floors[3]
 
 
-def final_stationarity(method, sizes, iterations, trials, tail, regularizer):
-    """Mean over trials and the last observations of ‖G‖² at a fixed α, for each n."""
-    means = []
+def noise_floor(method, sizes, iterations, trials, regularizer):
+    """Mean ‖G‖² at a fixed α for each n, over all but the first 300 iterations from θ*: no transient, only noise."""
+    floors = []
     for n in sizes:
+        problem = problems.PhaseRetrieval(agents=n, dim=20, sparsity=3, evaluation="population")
         result = proxdasa.run(
-            method(gamma=0.02, alpha=schedules.constant(0.05)),
-            problems.PhaseRetrieval(agents=n, dim=20, sparsity=3, evaluation="population"), networks.ring(n),
+            method(gamma=0.02, alpha=schedules.constant(0.05)), problem, networks.ring(n), x0=problem.truth,
             regularizer=regularizer, mixing=proxdasa.Gossip("auto"),
             iterations=iterations, trials=trials, observe_every=20,
         )  # fmt: skip
-        assert max(row["loss"] for row in result.records if row["k"] == iterations) < 0.1, "not every trial converged"
-        means.append(np.mean([row["stationarity"] for row in result.records if row["k"] > iterations - tail]))
-    return means
+        floors.append(np.mean([row["stationarity"] for row in result.records if row["k"] > 300]))
+    return floors
 
 
 @pytest.mark.parametrize("method", [proxdasa.ProxDASA, proxdasa.ProxDASAGT])
 def test_linear_speed_up(method):
-    """At a fixed α the final ‖G‖² falls like 1/n: fitted exponent within 0.15 of −1."""
-    sizes = (2, 4, 8, 16)
-    means = final_stationarity(method, sizes, iterations=2_500, trials=6, tail=1_000, regularizer=regularizers.L1(0.01))
-    assert slope(sizes, means) == pytest.approx(-1, abs=0.15)
+    """At a fixed α ‖G‖² falls like 1/n: exponent within 0.15 of −1 (eight seeds gave −0.97 to −1.07)."""
+    sizes = (4, 8, 16, 32)
+    floors = noise_floor(method, sizes, iterations=1_500, trials=8, regularizer=regularizers.Zero())
+    assert slope(sizes, floors) == pytest.approx(-1, abs=0.15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [proxdasa.ProxDASA, proxdasa.ProxDASAGT])
 def test_linear_speed_up_over_more_agents(method):
-    """The same from 4 to 64 agents with more trials and Ψ = 0: within 0.08 of −1.
+    """The same from 4 to 64 agents with more trials: within 0.05 of −1.
 
     With an L1 norm it falls faster from about 32 agents on: there the noise of z is smaller than λ, and the coordinates
     outside the support stay at zero.
     """
     sizes = (4, 8, 16, 32, 64)
-    smooth = final_stationarity(method, sizes, iterations=6_000, trials=20, tail=4_000, regularizer=regularizers.Zero())
-    assert slope(sizes, smooth) == pytest.approx(-1, abs=0.08)
-    sparse = final_stationarity(
-        method, sizes, iterations=6_000, trials=20, tail=4_000, regularizer=regularizers.L1(0.01)
-    )
-    assert slope(sizes, sparse) < -1
+    smooth = noise_floor(method, sizes, iterations=5_000, trials=20, regularizer=regularizers.Zero())
+    assert slope(sizes, smooth) == pytest.approx(-1, abs=0.05)
+    sparse = noise_floor(method, sizes, iterations=5_000, trials=20, regularizer=regularizers.L1(0.01))
     assert slope(sizes[-2:], sparse[-2:]) < -1.4
 
 

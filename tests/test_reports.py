@@ -14,6 +14,9 @@ from proxdasa import reports
 from proxdasa.reports import Line, Run, draw, figures, load_runs, summarise, write_csv
 from proxdasa.reports.tables import slope
 
+T = {1: 12.7062, 2: 4.30265, 9: 2.26216}
+"""Student's t at 0.975 by degrees of freedom, as printed in tables."""
+
 
 def rows(**measures):
     """Rows at k = 0, 10, 20, ...; each measure is a list over k of lists over trials."""
@@ -58,7 +61,7 @@ def test_the_curve_is_the_mean_over_trials_with_its_confidence_interval():
     k, mean, half = run([[4.0, 6.0, 11.0], [1.0, 1.0, 1.0]]).curve("loss")
     assert k.tolist() == [0, 10]
     assert mean.tolist() == [7, 1]
-    assert half == pytest.approx([1.96 * math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3), 0])
+    assert half == pytest.approx([T[2] * math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3), 0], rel=1e-4)
 
 
 def test_one_trial_has_no_confidence_interval():
@@ -75,7 +78,10 @@ def test_the_curve_goes_on_with_the_trials_that_are_left():
 
 
 def test_the_end_is_the_last_observation():
-    assert run([[4.0, 6.0], [1.0, 3.0]]).final("loss") == (2, pytest.approx(1.96 * math.sqrt(2) / math.sqrt(2)))
+    assert run([[4.0, 6.0], [1.0, 3.0]]).final("loss") == (
+        2,
+        pytest.approx(T[1] * math.sqrt(2) / math.sqrt(2), rel=1e-4),
+    )
 
 
 def test_the_first_iteration_at_or_below_a_target():
@@ -130,6 +136,15 @@ def test_labels_name_a_key_in_full_where_its_last_word_is_not_enough(tmp_path):
     assert labels(tmp_path, *configs) == ["problem.seed = 3, seed = 1", "problem.seed = 6, seed = 2"]
 
 
+def test_labels_name_a_constant_step_size_by_its_parameter(tmp_path):
+    def alpha(**schedule):
+        return {"algorithm": {"name": "A", "gamma": 0.1, "alpha": schedule}}
+
+    one, two = alpha(name="constant", value=0.1), alpha(name="constant", value=0.2)
+    assert labels(tmp_path / "a", one, two) == ["alpha = 0.1", "alpha = 0.2"]
+    assert labels(tmp_path / "b", one, alpha(name="nesterov")) == ["alpha = constant, value = 0.1", "alpha = nesterov"]
+
+
 def test_runs_that_differ_in_much_are_named_by_their_folders(tmp_path):
     for name in ("a/long", "b"):
         config = {f"{name[0]}{i}": f"something rather long {i}" for i in range(3)}
@@ -174,6 +189,49 @@ def test_a_run_without_records_is_refused(tmp_path):
         load_runs([save(tmp_path / "r", records=[])])
 
 
+# sweeps
+
+GAMMAS = {"algorithm": {"name": "A", "gamma": [0.1, 0.5, 0.1], "alpha": {"name": "constant", "value": 1}}, "trials": 3}
+
+
+def test_a_sweep_is_one_run_for_each_combination_of_its_parameters(tmp_path):
+    records = rows(loss=[[4.0, 9.0, 6.0], [1.0, 8.0, 3.0]])
+    first, second = load_runs([save(tmp_path / "sweep", GAMMAS, records)])
+    assert (first.label, second.label) == ("gamma = 0.1", "gamma = 0.5")
+    assert (first.final("loss")[0], second.final("loss")) == (2, (8, 0))
+    assert (first.config["algorithm"]["gamma"], second.config["algorithm"]["gamma"]) == (0.1, 0.5)
+    assert [line.run for line in summarise([first, second]).lines] == ["gamma = 0.1", "gamma = 0.5"]
+
+
+def test_a_sweep_over_schedules_beside_another_run(tmp_path):
+    alpha = {"name": "diminishing", "alpha": [1.0, 2.0]}
+    sweep = save(tmp_path / "a", {"algorithm": {"name": "A", "gamma": [0.1, 0.5], "alpha": alpha}})
+    other = save(tmp_path / "b", {"algorithm": {"name": "A", "gamma": 0.3, "alpha": {**alpha, "alpha": 1.0}}})
+    assert [loaded.label for loaded in load_runs([sweep, other])] == [
+        "gamma = 0.1, alpha = 1.0", "gamma = 0.5, alpha = 2.0", "gamma = 0.3, alpha = 1.0",
+    ]  # fmt: skip
+
+
+def test_parts_of_a_sweep_are_told_apart_where_folders_name_the_runs(tmp_path):
+    long = {"note": "a setting of so many words that a legend has no room for it"}
+    sweep = save(tmp_path / "a", GAMMAS | long, rows(loss=[[4.0, 9.0, 6.0]]))
+    other = save(tmp_path / "b")
+    assert [loaded.label for loaded in load_runs([sweep, other])] == ["a, gamma = 0.1", "a, gamma = 0.5", "b"]
+
+
+def test_equal_values_and_lists_that_are_not_per_trial_are_no_sweep(tmp_path):
+    (loaded,) = load_runs([save(tmp_path / "r", {"algorithm": {"name": "A", "gamma": [0.1, 0.1], "sizes": [1, 2, 3]}})])
+    assert (loaded.label, len(loaded.rows)) == ("r", 4)
+    assert loaded.config["algorithm"]["sizes"] == [1, 2, 3]
+
+
+def test_each_part_of_a_sweep_has_its_own_ending(tmp_path):
+    ending = {"iterations": 20, "stopped": None, "diverged": {"2": {"agent": 0, "iteration": 3}}}
+    first, second = load_runs([save(tmp_path / "r", GAMMAS | {"ending": ending}, rows(loss=[[4.0, 9.0, 6.0]]))])
+    assert first.ending == "1 of 2 trials diverged; the means are over what was recorded"
+    assert second.ending is None
+
+
 # tables
 
 
@@ -202,7 +260,7 @@ def test_the_table_of_a_run():
     )
     table = summarise([one])
     assert table.target == 4, "twice the final loss"
-    assert table.lines == [Line("M", "r", 4, 15.0, 3.0, pytest.approx(1.96), 1.0, 2.0)]
+    assert table.lines == [Line("M", "r", 4, 15.0, 3.0, pytest.approx(T[1], rel=1e-4), 1.0, 2.0)]
     assert table.slopes == []
     assert summarise([one], target=3.0).lines[0].iterations_to_target == 15
     assert math.isnan(summarise([one], target=2.0).lines[0].iterations_to_target), "one trial never got there"
@@ -213,13 +271,22 @@ def test_the_default_target_is_met_by_every_run_that_came_to_its_end():
     assert summarise([good, worse]).target == 4
     interrupted = run([[8.0], [7.0]], ending="interrupted")
     assert summarise([good, worse, interrupted]).target == 4
-    assert summarise([interrupted]).target == 14
+    assert summarise([interrupted]).target == pytest.approx(math.sqrt(56)), "14 is above the start"
     lost = run([[8.0], [math.nan]])
     assert summarise([lost, good]).target == 1
     assert math.isnan(summarise([lost]).target)
     negative = run([[0.0], [-2.0]])
     assert summarise([negative]).target == -1
     assert summarise([negative]).lines[0].iterations_to_target == 10
+
+
+def test_the_default_target_of_a_short_run_is_below_every_start():
+    short = [run([[4.0, 3.9], [3.7, 3.5], [3.5, 3.3]]), run([[5.0], [3.6], [3.0]])]
+    table = summarise(short)
+    assert table.target == pytest.approx(math.sqrt(3.9 * 3.4))
+    assert [line.iterations_to_target for line in table.lines] == [15, 10]
+    risen = run([[1.0], [2.0]])
+    assert summarise([risen]).target == 2, "nothing between start and end"
 
 
 def test_slopes_are_fitted_per_method_from_three_sizes_on():
@@ -326,16 +393,32 @@ def test_the_band_is_the_confidence_interval_cut_off_at_the_lowest_trial(tmp_pat
     (band,) = drawn[0].axes[0].collections
     edges = band.get_paths()[0].vertices
     at_start, at_end = (sorted(set(edges[edges[:, 0] == k, 1])) for k in (0, 10))
-    half = 1.96 * (2 / 9) ** 0.5 / 10**0.5
-    assert at_start == pytest.approx([5 - half, 5 + half])
-    half = 1.96 * (57.6 / 9) ** 0.5 / 10**0.5
-    assert at_end == pytest.approx([1.0, 1.8 + half]), "1.8 - half is below every trial"
+    half = T[9] * (2 / 9) ** 0.5 / 10**0.5
+    assert at_start == pytest.approx([5 - half, 5 + half], rel=1e-4)
+    half = T[9] * (57.6 / 9) ** 0.5 / 10**0.5
+    assert at_end == pytest.approx([1.0, 1.8 + half], rel=1e-4), "1.8 - half is below every trial"
 
 
-@pytest.mark.parametrize("start", [0.0, 1e-15])
-def test_agents_that_start_together_do_not_stretch_the_scale_of_their_disagreement(tmp_path, drawn, start):
-    draw([run([[1.0]] * 3, consensus=[[start], [1e-6], [1e-8]])], tmp_path / "f.png")
-    assert drawn[0].axes[1].lines[0].get_ydata().tolist() == [1e-6, 1e-8]
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param([1e-6, 1e-8], id="falling"),
+        pytest.param([1e-11, 6e-14], id="near rounding"),
+        pytest.param([1e-6, 1e-15], id="down to rounding"),
+    ],
+)
+@pytest.mark.parametrize("start", [0.0, 6e-16])
+def test_agents_that_start_together_do_not_stretch_the_scale_of_their_disagreement(tmp_path, drawn, start, later):
+    draw([run([[1.0]] * 3, consensus=[[start], *([value] for value in later)])], tmp_path / "f.png")
+    assert drawn[0].axes[1].lines[0].get_ydata().tolist() == later
+
+
+def test_a_start_that_is_more_than_rounding_is_drawn(tmp_path, drawn):
+    measured = [[1e-5], [1e-3], [1e-4]]
+    draw([run([[1e-9], [1.0], [1.0]], stationarity=[[1e-9], [1.0], [1.0]], consensus=measured)], tmp_path / "f.png")
+    loss, stationarity, consensus = (ax.lines[0].get_ydata().tolist() for ax in drawn[0].axes)
+    assert consensus == [1e-5, 1e-3, 1e-4]
+    assert loss == stationarity == [1e-9, 1, 1], "a start at the minimum is a fact, not rounding"
 
 
 def test_one_agent_alone_never_disagrees(tmp_path, drawn):

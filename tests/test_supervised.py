@@ -1,24 +1,19 @@
 """Networks as problems: stacked gradients against one network at a time, batches, evaluation, refusals."""
 
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.func import functional_call
 
 import proxdasa
 from proxdasa import networks, regularizers
+from proxdasa.data import from_tensors
 from proxdasa.problems import Supervised, cross_entropy, models, squared_error
 from proxdasa.problems.stacked import stacked
 from proxdasa.samples import Samples
-
-
-class Examples(NamedTuple):
-    x: Tensor
-    y: Tensor
 
 
 def uneven(y, agents):
@@ -66,7 +61,7 @@ MODELS = {
 def problem(name="perceptron", agents=3, batch=4, **settings):
     factory, shape, classes = MODELS[name]
     rng = np.random.default_rng(0)
-    data = Examples(
+    data = from_tensors(
         torch.tensor(rng.normal(size=(60, *shape)), dtype=torch.float32), torch.tensor(rng.integers(0, classes, 60))
     )
     settings = {"model": factory, "data": data, "partition": uneven, "batch_size": batch} | settings
@@ -133,8 +128,8 @@ def test_outputs_are_the_networks_answers():
 
 
 def test_regression():
-    data = Examples(torch.randn(40, 7), torch.randn(40))
-    p = Supervised(lambda: nn.Linear(7, 1), data, 2, uneven, batch_size=3, loss=squared_error, dtype=torch.float64)
+    data = from_tensors(torch.randn(40, 7), torch.randn(40))
+    p = Supervised(lambda: nn.Linear(7, 1), data, 2, 3, uneven, loss=squared_error, dtype=torch.float64)
     x = torch.randn(1, 2, 8, dtype=torch.float64)
     rows = p.parts[1]
     residual = data.x[rows].double() @ x[0, 1, :7] + x[0, 1, 7] - data.y[rows].double()
@@ -246,9 +241,9 @@ def test_learns_a_sparse_model():
     """Labels that depend on two of twenty features: decentralised training finds them, and the L1 norm drops others."""
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.normal(size=(400, 20)), dtype=torch.float32)
-    data = Examples(x, (x[:, 3] - x[:, 11] > 0).long())
+    data = from_tensors(x, (x[:, 3] - x[:, 11] > 0).long())
     blocks = lambda y, n: list(torch.arange(len(y)).chunk(n))  # noqa: E731
-    p = Supervised(lambda: nn.Linear(20, 2), data, 4, blocks, batch_size=8)
+    p = Supervised(lambda: nn.Linear(20, 2), data, 4, 8, blocks)
     result = proxdasa.run(
         proxdasa.ProxDASAGT(gamma=1.0, alpha=proxdasa.schedules.constant(0.1)), p, networks.ring(4),
         regularizer=regularizers.L1(0.02), iterations=600, trials=2,
@@ -273,3 +268,20 @@ def test_losses_are_per_example():
     assert cross_entropy(outputs, targets).shape == (5,)
     assert squared_error(torch.randn(5, 1), torch.randn(5)).shape == (5,)
     assert squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]])).tolist() == [5.0]
+
+
+def test_scores_of_the_test_examples():
+    rng = np.random.default_rng(1)
+    x, y = torch.tensor(rng.normal(size=(50, 7)), dtype=torch.float32), torch.tensor(rng.integers(0, 3, 50))
+    p = Supervised(perceptron, from_tensors(x[:30], y[:30], x[30:], y[30:]), 2, 2, initial="each", dtype=torch.float64)
+    points = p.start(0, 4)[:, 0]
+    scores = p.scores(points)
+    module = perceptron().double()
+    for trial in range(4):
+        nn.utils.vector_to_parameters(points[trial], module.parameters())
+        outputs = module(x[30:].double()).detach()
+        assert float(scores["accuracy"][trial]) == pytest.approx(float((outputs.argmax(1) == y[30:]).double().mean()))
+        assert float(scores["test_loss"][trial]) == pytest.approx(float(nn.functional.cross_entropy(outputs, y[30:])))
+    result = proxdasa.run(proxdasa.DPSGD(0.1), p, networks.ring(2), iterations=2)
+    assert {"accuracy", "test_loss"} <= set(result.records[0])
+    assert problem().scores(points) == {}

@@ -80,8 +80,12 @@ class Problem(Protocol):
     def evaluate(self, x: Tensor) -> Evaluation:
         """F_i and ∇F_i over all data, or over the evaluation sample of a streaming problem.
 
-        x is ``[trials, n, d]``, or ``[trials, 1, d]`` for one point shared by all agents.
+        x is ``[trials, n, d]``, or ``[trials, 1, d]`` for one point shared by all agents; then the answer may be the
+        mean over agents.
         """
+
+    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+        """Measures of its own at points x ``[trials, d]``, such as test accuracy, each ``[trials]``; may be empty."""
 
 
 class Network(Protocol):
@@ -165,6 +169,9 @@ class Engine(Agents, Protocol):
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``; not counted as work."""
+
+    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+        """The problem's own measures at points ``[trials, d]``."""
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""

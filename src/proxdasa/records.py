@@ -7,6 +7,7 @@ A results folder holds ``config.json`` (what was run), ``records.jsonl`` (one JS
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -43,6 +44,8 @@ def describe(thing: Any) -> Any:
         return {"shape": list(thing.shape), "dtype": str(thing.dtype), "sha256": digest}
     if isinstance(thing, torch.dtype):
         return str(thing).removeprefix("torch.")
+    if isinstance(thing, functools.partial):
+        return {"name": describe(thing.func), **describe(thing.keywords)}
     if isinstance(thing, Mapping):
         return {str(key): describe(value) for key, value in thing.items()}
     if isinstance(thing, Sequence):

@@ -240,6 +240,7 @@ class _Loop:
         view = View(engine, self.algorithm.mapping_gamma, self.state)
         has_z = "z" in self.state._fields
         columns = {m.name: m.of(view).tolist() for m in self.setup.metrics if has_z or not m.needs_z}
+        columns |= {name: values.tolist() for name, values in engine.scores(view.x_mean[:, 0]).items()}
         costs = {**engine.counts(), "seconds": self.seconds}
         latest = [
             {

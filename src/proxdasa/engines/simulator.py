@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -95,6 +95,10 @@ class Simulator:
     def evaluate(self, x: Tensor) -> Evaluation:
         """Exact losses and gradients."""
         return self._problem.evaluate(x)
+
+    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+        """The problem's own measures."""
+        return self._problem.scores(x)
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""

@@ -6,6 +6,7 @@ what is wrong with it, and what is accepted.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from proxdasa import algorithms, metrics, mixing, networks, problems, regularizers, schedules
+from proxdasa import algorithms, data, metrics, mixing, networks, problems, regularizers, schedules
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
+from proxdasa.data import Dataset, Partition
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network, Weights
-from proxdasa.problems import Link
+from proxdasa.problems import Link, Loss, Model, models
 from proxdasa.schedules import Alpha, Number
 
 ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
@@ -29,6 +31,9 @@ ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
     "regularizer": regularizers.ALL,
     "mixing": mixing.ALL,
     "schedule": schedules.ALL,
+    "data": data.ALL,
+    "partition": data.partitions.ALL,
+    "model": models.ALL,
 }
 """The objects that a file can name, by kind."""
 
@@ -36,6 +41,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "metric": {metric.name if isinstance(metric, Metric) else metric.__name__: metric for metric in metrics.ALL},
     "weights": {weights.__name__: weights for weights in networks.WEIGHTINGS},
     "link": {link.name: link for link in problems.LINKS},
+    "loss": {loss.__name__: loss for loss in problems.LOSSES},
     "dtype": {"float32": torch.float32, "float64": torch.float64},
 }
 """The values of parameters that a file gives by name, by kind."""
@@ -159,6 +165,14 @@ def _metrics(value: Any, key: str) -> tuple[Metric, ...]:
     return tuple(chosen)
 
 
+def _factory(value: Any, key: str) -> Model:
+    """A function without parameters that makes a network, found able to make one."""
+    _named("model")(value, key)
+    table = {"name": value} if isinstance(value, str) else value
+    chosen = {model.__name__: model for model in models.ALL}[table["name"]]
+    return functools.partial(chosen, **{name: given for name, given in table.items() if name != "name"})
+
+
 CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {
     Algorithm: _named("algorithm"),
     Problem: _named("problem"),
@@ -172,6 +186,10 @@ CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {
     Link: _choice("link"),
     torch.dtype: _choice("dtype"),
     Sequence[Metric]: _metrics,
+    Dataset: _named("data"),
+    Partition: _named("partition"),
+    Model: _factory,
+    Loss: _choice("loss"),
 }
 """How the value of a parameter is read, by the parameter's type."""
 

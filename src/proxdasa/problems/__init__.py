@@ -6,17 +6,20 @@ A problem is a value: it holds its data, draws nothing and keeps no state betwee
 from proxdasa.problems import models
 from proxdasa.problems.quadratic import Quadratic
 from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
-from proxdasa.problems.supervised import Supervised, cross_entropy, squared_error
+from proxdasa.problems.supervised import LOSSES, Loss, Model, Supervised, cross_entropy, squared_error
 
-ALL = (PhaseRetrieval, SingleIndex, Quadratic)
+ALL = (PhaseRetrieval, SingleIndex, Quadratic, Supervised)
 
 __all__ = [
     "ALL",
     "IDENTITY",
     "LINKS",
+    "LOSSES",
     "SQUARE",
     "TANH",
     "Link",
+    "Loss",
+    "Model",
     "PhaseRetrieval",
     "Quadratic",
     "SingleIndex",

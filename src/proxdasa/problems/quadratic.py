@@ -88,5 +88,9 @@ class Quadratic:
         Ax = self._curvature(x)
         return Evaluation(loss=(x * (0.5 * Ax - self.b)).sum(-1), grad=Ax - self.b)
 
+    def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+        """None: losses and gradients say it all."""
+        return {}
+
     def _curvature(self, x: Tensor) -> Tensor:
         return torch.einsum("nij,...nj->...ni", self.A, x)

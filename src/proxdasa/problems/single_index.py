@@ -152,6 +152,10 @@ class SingleIndex:
         shape = x.shape
         return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.permute(2, 0, 1).reshape(shape) * (2 / count))
 
+    def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
+        """None: losses and gradients say it all."""
+        return {}
+
     @cached_property
     def _points(self) -> tuple[Tensor, Tensor]:
         """The evaluation points X ``[n, points, d]`` and Y ``[n, points, 1]``."""

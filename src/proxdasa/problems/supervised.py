@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from proxdasa import samples
 from proxdasa.contracts import Evaluation
+from proxdasa.data import Dataset, Partition, Shuffled
 from proxdasa.problems.stacked import Forward, stacked
 
 CHUNK = 4096
 """Examples that are evaluated together, over all trials; large enough for fast products, small enough for memory."""
-
-
-class Examples(Protocol):
-    """Training examples, and perhaps test examples (see `proxdasa.data`)."""
-
-    @property
-    def x(self) -> Tensor:
-        """Inputs ``[N, ...]``."""
-
-    @property
-    def y(self) -> Tensor:
-        """Targets ``[N, ...]``."""
-
-
-class Partition(Protocol):
-    """Which examples belong to which agent."""
-
-    def __call__(self, y: Tensor, agents: int) -> Sequence[Tensor]:
-        """One tensor of row numbers per agent."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -49,6 +31,10 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs ``[N, ...]`` and targets ``[N, ...]`` to one loss per example ``[N]``."""
+LOSSES = (cross_entropy, squared_error)
+SHUFFLED = Shuffled()
+Model = nn.Module | Callable[[], nn.Module]
+"""A network, or a function that makes one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +49,11 @@ class Supervised:
     per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros".
     """
 
-    model: nn.Module | Callable[[], nn.Module]
-    data: Examples
+    model: Model
+    data: Dataset
     agents: int
-    partition: Partition
     batch_size: int = 1
+    partition: Partition = SHUFFLED
     loss: Loss = cross_entropy
     initial: Literal["shared", "each", "zeros"] = "shared"
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
@@ -148,6 +134,17 @@ class Supervised:
             return Evaluation(loss.unsqueeze(-1), grad.unsqueeze(-2))
         each = [self._weighted(x[..., i, :], part, self._equal_weights(part)) for i, part in enumerate(self.parts)]
         return Evaluation(torch.stack([loss for loss, _ in each], -1), torch.stack([grad for _, grad in each], -2))
+
+    def scores(self, x: Tensor) -> dict[str, Tensor]:
+        """Loss on the test examples, if there are any, and for classes the share that is answered rightly."""
+        if self.data.test_x is None or self.data.test_y is None:
+            return {}
+        outputs, targets = self.outputs(x, self.data.test_x), self._cast(self.data.test_y)
+        each = self.loss(outputs.flatten(0, 1), targets.repeat(len(x), *[1] * (targets.ndim - 1)))
+        scores = {"test_loss": each.view(len(x), -1).mean(1)}
+        if self.data.classes is not None:
+            scores["accuracy"] = (outputs.argmax(-1) == targets).to(x.dtype).mean(1)
+        return scores
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         """What the networks x ``[rows, d]`` say of inputs ``[N, ...]``, as ``[rows, N, ...]``."""

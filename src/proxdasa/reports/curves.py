@@ -142,10 +142,12 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         settings["n"] = config["facts"]["agents"]
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
     differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
-    last = [key.removesuffix(".name").rpartition(".")[2] for key in differing]
+    stems = [key.removesuffix(".name") for key in differing]
+    # A constant step size is "alpha = 0.1", not "value = 0.1", unless others are not constant.
+    stems = [short if (short := stem.removesuffix(".value")) not in stems else stem for stem in stems]
+    last = [stem.rpartition(".")[2] for stem in stems]
     shown = {
-        key: word if last.count(word) == 1 else key.removesuffix(".name")
-        for key, word in zip(differing, last, strict=True)
+        key: word if last.count(word) == 1 else stem for key, stem, word in zip(differing, stems, last, strict=True)
     }
     return [", ".join(f"{shown[key]} = {settings[key]}" for key in differing if key in settings) for settings in flat]
 

@@ -79,8 +79,8 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
 def default_target(runs: Sequence[Run]) -> float:
     """Twice the largest final loss, or half of it if it is negative; NaN if no run has a finite final loss.
 
-    After a short run, twice the final loss may be more than the first. The target is therefore at most the geometric
-    mean of the largest final and the smallest first loss of a trial, which has about half of the way to it behind it.
+    After a short run, twice the final loss may be above the first. The target is therefore at most the geometric mean
+    of the largest final loss and the smallest first loss of any trial: half of the way, on a log scale.
     """
     finals = [loss for loss in (run.final("loss")[0] for run in runs) if np.isfinite(loss)]
     worst = max(finals, default=np.nan)
