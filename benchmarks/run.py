@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import proxdasa
-from proxdasa import networks, problems, regularizers
+from proxdasa import data, networks, problems, regularizers
 from proxdasa.engines.products import SparseProduct
 from proxdasa.runner import Setup, _bind
 
@@ -219,7 +219,53 @@ def mixing() -> None:
     )
 
 
+# ---------------------------------------------------------------------------------------- networks as problems
+
+
+def learning() -> None:
+    """A whole step against one forward and backward pass of ONE network on all the same examples in one batch."""
+    generator = torch.Generator().manual_seed(0)
+    binary = (torch.rand(32_561, 123, generator=generator) < 0.11).float()  # of the size and density of a9a
+    images = torch.randn(6_000, 1, 28, 28, generator=generator)
+    cases = {
+        "a9a's perceptron, ten trials": (problems.models.mlp, binary, 2, 4, 10),
+        "MNIST's LeNet, one trial": (problems.models.lenet, images, 10, 32, 1),
+    }
+    rows = []
+    for name, (model, x, classes, batch, trials) in cases.items():
+        y = torch.randint(0, classes, (len(x),), generator=generator)
+        run = Setup(
+            proxdasa.ProxDASA(gamma=1.0),
+            problems.Supervised(model, data.from_tensors(x, y), agents=8, batch_size=batch),
+            networks.ring(8),
+            regularizer=regularizers.L1(1e-4),
+            trials=trials,
+        )
+        engine, algorithm, network = run.engine(), _bind(run), model()
+        states = [algorithm.init(engine, run._start())]
+        inputs, targets = x[: 8 * batch * trials], y[: 8 * batch * trials]
+
+        def steps(algorithm=algorithm, engine=engine, states=states) -> None:  # type: ignore[no-untyped-def]
+            with torch.no_grad():
+                for k in range(8):
+                    states[0] = algorithm.step(engine, k, states[0])
+
+        def bare(network=network, inputs=inputs, targets=targets) -> None:  # type: ignore[no-untyped-def]
+            for _ in range(8):
+                loss = torch.nn.functional.cross_entropy(network(inputs), targets)
+                torch.autograd.grad(loss, list(network.parameters()))
+
+        times = best({"step": steps, "bare": bare})
+        rows.append([name, *(f"{times[key] / 8 * 1e3:.2f}" for key in times), f"{times['step'] / times['bare']:.1f}"])
+    show(
+        f"networks, 8 agents, {torch.get_num_threads()} threads",
+        ["what", "whole step, ms", "bare gradient, ms", "ratio"],
+        rows,
+    )
+
+
 if __name__ == "__main__":
     stacking()
     floor()
+    learning()
     mixing()
