@@ -73,4 +73,4 @@ def _try(setup: Setup) -> None:
         with warnings.catch_warnings(action="ignore"):  # whether it diverges is for the run itself to say
             step.run()
     except (ValueError, TypeError) as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(f"the parts do not fit together: {error}") from error
