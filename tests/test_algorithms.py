@@ -65,7 +65,7 @@ def made(method, **changes):
 
 
 def some_regularizer(method, weight=0.3):
-    return regularizers.L1(weight) if method.composite else regularizers.Zero()
+    return regularizers.L1(weight) if method.facts.composite else regularizers.Zero()
 
 
 class Quadratic(problems.Quadratic):
@@ -134,7 +134,7 @@ def combinations():
     smooth = [("ring", "one round", "none"), ("star", "gossip", "none"), ("random", "gossip", "none")]
     for method in algorithms.ALL:
         every = itertools.product(NETWORKS, MIXINGS, REGULARIZERS)
-        for graph, protocol, psi in every if method in PAPERS else some if method.composite else smooth:
+        for graph, protocol, psi in every if method in PAPERS else some if method.facts.composite else smooth:
             yield pytest.param(method, graph, protocol, psi, id=f"{method.__name__}-{graph}-{protocol}-{psi}")
 
 
@@ -273,8 +273,8 @@ def test_declared_costs_are_counted_costs(method, mixing):
     names = ("samples", "gradients", "full_gradients", "rounds", "vectors")
     spent = np.array([[row[name] for name in names] for row in result.records])
     start, ordinary, restart = BATCHES.get(method, ((0, 0, 0), (1, 1, 0), None))
-    messages = (rounds * EXCHANGES.get(method, 1), rounds * method.vectors_per_step)
-    assert ordinary[1] == method.gradients_per_step * getattr(made(method), "batch", 1)
+    messages = (rounds * EXCHANGES.get(method, 1), rounds * method.facts.vectors)
+    assert ordinary[1] == method.facts.gradients * getattr(made(method), "batch", 1)
     assert spent[0].tolist() == [*start, 0, 0]
     for k, step in enumerate(np.diff(spent, axis=0), start=1):
         assert step.tolist() == [*(restart if restart and k % 7 == 0 else ordinary), *messages]
@@ -288,7 +288,7 @@ def test_centralised_on_the_complete_graph(method):
     """
     n, K = 4, 80
     problem, regularizer = quadratic(n), some_regularizer(method)
-    prox = transcription.prox_l1(0.3) if method.composite else transcription.prox_zero
+    prox = transcription.prox_l1(0.3) if method.facts.composite else transcription.prox_zero
     result = proxdasa.run(made(method), problem, networks.complete(n), regularizer=regularizer, iterations=K, seed=2)
     centralised = transcribed(
         method, n, np.eye(1), transcription.gossip, 1, prox, Pooled(PlainGradient(problem, 2, 0, 1)),

@@ -62,7 +62,7 @@ EXACT = [
 
 @pytest.mark.parametrize(
     ("method", "weight"),
-    [pytest.param(m, w, id=f"{m.title}-{w}") for m in EXACT for w in (0.0, 0.5) if m.composite or not w],
+    [pytest.param(m, w, id=f"{m.facts.title}-{w}") for m in EXACT for w in (0.0, 0.5) if m.facts.composite or not w],
 )
 def test_baselines_that_correct_for_heterogeneity_reach_the_solution(method, weight):
     """Without noise, trackers, D² and SPPDM's duals end where the pooled problem is solved, however agents differ."""

@@ -241,7 +241,7 @@ def test_random_iterate_is_uniform_for_a_constant_step_size():
         proxdasa.DPSGD(0.01),  # no α at all
         proxdasa.SPPDM(gamma=300.0, c=0.5, kappa=0.3, beta=0.7, alpha=0.2),  # one α for all k
     ],
-    ids=lambda algorithm: algorithm.title,
+    ids=lambda algorithm: algorithm.facts.title,
 )
 def test_random_iterate_is_uniform_for_methods_without_step_sizes_of_k(algorithm):
     setup = Setup(algorithm, POPULATION, RING, trials=300, iterations=30, random_iterate=True)

@@ -78,7 +78,7 @@ def run(
             raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
         output.mkdir(parents=True, exist_ok=True)
     with _progress() as announce:
-        result = setup.run(announce(setup.algorithm.title, setup))
+        result = setup.run(announce(setup.algorithm.facts.title, setup))
     with _input_errors():
         result.save(output, overwrite=True)
     _show_final(result)
@@ -248,7 +248,7 @@ def _progress(series: Sequence[str] = ()) -> Iterator[experiments.Announce]:
     with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
 
         def announce(name: str, setup: Setup) -> Report:
-            shown = _name(setup) if series else setup.algorithm.title
+            shown = _name(setup) if series else setup.algorithm.facts.title
             if len(series) > 1:
                 shown = f"run {series.index(name) + 1} of {len(series)}: {shown}"
             task = bars.add_task(shown, total=setup.iterations, measures="")
@@ -266,7 +266,7 @@ def _progress(series: Sequence[str] = ()) -> Iterator[experiments.Announce]:
 
 
 def _name(setup: Setup) -> str:
-    return f"{setup.algorithm.title} n = {setup.network.n}"
+    return f"{setup.algorithm.facts.title} n = {setup.network.n}"
 
 
 def _measures(rows: Sequence[Row]) -> str:

@@ -186,6 +186,22 @@ class Engine(Agents, Protocol):
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour."""
 
 
+class Facts(NamedTuple):
+    """What a method declares of itself."""
+
+    title: str
+    """The name in the literature, used in tables and figures."""
+    vectors: int
+    """Vectors sent to each neighbour in a step, in each round of the mixing protocol."""
+    gradients: int
+    """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
+    from time to time come on top."""
+    composite: bool = True
+    """Whether it handles Ψ ≠ 0."""
+    eigenvalues_above: float = -1.0
+    """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
+
+
 @runtime_checkable
 class Algorithm(Protocol):
     """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is.
@@ -193,17 +209,8 @@ class Algorithm(Protocol):
     It is a dataclass, whose fields are its parameters: `run` binds schedules and per-trial values in them.
     """
 
-    title: ClassVar[str]
-    """The name in the literature, used in tables and figures."""
-    vectors_per_step: ClassVar[int]
-    """Vectors sent to each neighbour in a step, in each round of the mixing protocol."""
-    gradients_per_step: ClassVar[int]
-    """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
-    from time to time come on top."""
-    composite: ClassVar[bool]
-    """Whether it takes a Ψ other than 0."""
-    eigenvalues_above: ClassVar[float]
-    """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
+    facts: ClassVar[Facts]
+    """What the method says of itself; the shared tests count whether it is true."""
 
     @property
     def mapping_gamma(self) -> Number:

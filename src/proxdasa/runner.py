@@ -69,7 +69,7 @@ class Setup:
         settings = {entry.name: describe(getattr(self, entry.name)) for entry in dataclasses.fields(self)}
         settings["dtype"] = describe(self.problem.dtype)
         facts = {
-            "title": self.algorithm.title,
+            "title": self.algorithm.facts.title,
             "agents": self.network.n,
             "dim": self.problem.dim,
             "rho": self.network.rho,
@@ -109,7 +109,7 @@ class Setup:
 
     def _check_method(self) -> None:
         """Refuse what the method's theory excludes and the method itself cannot see."""
-        method, network = self.algorithm, self.network
+        method, network = self.algorithm.facts, self.network
         if not method.composite and not isinstance(self.regularizer, Zero):
             raise ValueError(
                 f"{method.title} is for Ψ = 0 only, but the regularizer is {type(self.regularizer).__name__}; "

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_positive
 
 
@@ -22,11 +22,7 @@ class D2:
     the agents disagree about, for one vector per round. Needs eigenvalues of mixing above −1/3.
     """
 
-    title: ClassVar[str] = "D²"
-    vectors_per_step: ClassVar[int] = 1
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = False
-    eigenvalues_above: ClassVar[float] = -1 / 3
+    facts: ClassVar[Facts] = Facts("D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3)
 
     gamma: Number
 

@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_grad
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Alpha, Number, check_count, check_positive, check_schedule
 
 SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
@@ -58,11 +58,7 @@ class DeepStormV2:
     ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
     """
 
-    title: ClassVar[str] = "DEEPSTORM v2"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 2
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
 
     alpha: Alpha
     beta: Number
@@ -103,11 +99,7 @@ class DeepStormV1:
     ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
     """
 
-    title: ClassVar[str] = "DEEPSTORM v1"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 3
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3)
 
     alpha: Alpha
     beta: Number
@@ -151,11 +143,7 @@ class DeepStormV1SVRG:
     full gradient.
     """
 
-    title: ClassVar[str] = "DEEPSTORM v1-SVRG"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 4
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v1-SVRG", vectors=2, gradients=4)
 
     alpha: Alpha
     beta: Number

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_positive
 
 
@@ -25,11 +25,7 @@ class DProxSGT:
     of g after every step.
     """
 
-    title: ClassVar[str] = "DProxSGT"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1)
 
     gamma: Number
 

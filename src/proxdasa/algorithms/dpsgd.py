@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_positive
 
 
@@ -21,11 +21,7 @@ class DPSGD:
     constant γ the error does not vanish even without noise.
     """
 
-    title: ClassVar[str] = "D-PSGD"
-    vectors_per_step: ClassVar[int] = 1
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1)
 
     gamma: Number
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
 
@@ -23,11 +23,7 @@ class ProxDASA:
     z averages the stochastic gradients over time and neighbours, so it becomes ∇F(x̄) without large batches.
     """
 
-    title: ClassVar[str] = "Prox-DASA"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1)
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
 
@@ -25,11 +25,7 @@ class ProxDASAGT:
     the agents' data may differ without bound.
     """
 
-    title: ClassVar[str] = "Prox-DASA-GT"
-    vectors_per_step: ClassVar[int] = 3
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("Prox-DASA-GT", vectors=3, gradients=1)
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_change, batch_grad
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_count, check_positive
 
 RESTARTS = 1  # the stream of samples that restarts draw from
@@ -54,11 +54,7 @@ class ProxGTSA:
     ``batch`` is b.
     """
 
-    title: ClassVar[str] = "ProxGT-SA"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1)
 
     gamma: Number
     batch: int = 1
@@ -94,11 +90,7 @@ class ProxGTSRO:
     ``batch`` is b, ``period`` q and ``restart_batch`` B.
     """
 
-    title: ClassVar[str] = "ProxGT-SR-O"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 2
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2)
 
     gamma: Number
     period: int
@@ -144,11 +136,7 @@ class ProxGTSRE:
     ``batch`` is b and ``period`` q.
     """
 
-    title: ClassVar[str] = "ProxGT-SR-E"
-    vectors_per_step: ClassVar[int] = 2
-    gradients_per_step: ClassVar[int] = 2
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2)
 
     gamma: Number
     period: int

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents
+from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Alpha, Number, check_positive, check_schedule
 
 
@@ -25,11 +25,7 @@ class SPPDM:
     `schedules.constant(0.8)`, `schedules.nesterov()`, or any schedule.
     """
 
-    title: ClassVar[str] = "SPPDM"
-    vectors_per_step: ClassVar[int] = 1
-    gradients_per_step: ClassVar[int] = 1
-    composite: ClassVar[bool] = True
-    eigenvalues_above: ClassVar[float] = -1.0
+    facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1)
 
     gamma: Number
     c: Number
