@@ -21,7 +21,7 @@ from rich.table import Table
 import proxdasa
 from proxdasa import data, networks, problems, regularizers
 from proxdasa.engines.products import SparseProduct
-from proxdasa.runner import Setup, _bind
+from proxdasa.runner import Setup
 
 console = Console()
 
@@ -114,8 +114,8 @@ def stacking() -> None:
 def floor() -> None:
     """What a step costs beyond the bare gradient on samples that are there already."""
     run = setup(10)
-    engine, algorithm = run.engine(), _bind(run)
-    state = algorithm.init(engine, run._start())
+    engine, algorithm = run.engine(), run.bound()
+    state = algorithm.init(engine, run.start())
     sample = run.problem.sample(torch.randint(-(2**31), 2**31, (10, N, run.problem.words), dtype=torch.int32))
     x, z = state
 
@@ -241,8 +241,8 @@ def learning() -> None:
             regularizer=regularizers.L1(1e-4),
             trials=trials,
         )
-        engine, algorithm, network = run.engine(), _bind(run), model()
-        states = [algorithm.init(engine, run._start())]
+        engine, algorithm, network = run.engine(), run.bound(), model()
+        states = [algorithm.init(engine, run.start())]
         inputs, targets = x[: 8 * batch * trials], y[: 8 * batch * trials]
 
         def steps(algorithm=algorithm, engine=engine, states=states) -> None:  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@ import proxdasa
 from proxdasa import algorithms, networks, problems, regularizers, schedules
 from proxdasa.contracts import Algorithm
 from proxdasa.engines import Simulator
-from proxdasa.runner import Setup, _bind
+from proxdasa.runner import Setup
 from proxdasa.samples import Samples
 from tests import transcription
 
@@ -201,7 +201,7 @@ def test_trials_are_stacked_not_coupled(method):
 
 def bound(algorithm: Algorithm, n: int = 5) -> Algorithm:
     """The algorithm as it is in a run of 100 iterations."""
-    return _bind(Setup(algorithm, quadratic(n), networks.star(n), iterations=100))
+    return Setup(algorithm, quadratic(n), networks.star(n), iterations=100).bound()
 
 
 def agents_of(problem, network, trials=1, mixing=None, regularizer=None) -> Simulator:

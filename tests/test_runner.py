@@ -6,7 +6,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
-from proxdasa.runner import Setup, _bind, _random_indices
+from proxdasa.runner import Setup, _random_indices
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
 METHOD = proxdasa.ProxDASA(gamma=0.01)
@@ -83,7 +83,7 @@ def test_records_describe_the_final_state():
 def test_x0_broadcasts(shape):
     x0 = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     setup = Setup(METHOD, POPULATION, RING, trials=2, iterations=1, x0=x0)
-    assert torch.equal(setup._start(), x0.expand(2, 4, 10))
+    assert torch.equal(setup.start(), x0.expand(2, 4, 10))
     assert run(x0=x0.tolist(), iterations=1).x.shape == (2, 4, 10)
 
 
@@ -121,7 +121,7 @@ def poisoned(agent: int, trial_gammas, n: int = 4) -> tuple[problems.Quadratic, 
 def first_broken(algorithm, problem, trial: int) -> tuple[int, int]:
     """Step by step with an unmixed look at the gradients: the first agent and iteration that is not finite."""
     setup = Setup(algorithm, problem, RING, trials=3, iterations=300)
-    bound, agents = _bind(setup), setup.engine()
+    bound, agents = setup.bound(), setup.engine()
     state = bound.init(agents, torch.zeros(3, 4, 3))
     for k in range(300):
         y = state.x - bound.gamma * state.z
@@ -173,7 +173,7 @@ def test_divergence_under_a_regulariser_that_decomposes_matrices():
 
 
 def test_a_start_that_is_not_finite_is_refused():
-    with pytest.raises(ValueError, match="starting point of trial 0 is not finite"):
+    with pytest.raises(ValueError, match="starting point is not finite"):
         run(x0=torch.full((10,), float("nan")))
 
 
@@ -226,7 +226,7 @@ def test_random_iterate_is_an_iterate_drawn_by_its_step_size():
 def test_random_iterate_is_uniform_for_a_constant_step_size():
     result = run(trials=300, iterations=30, random_iterate=True, observe_every=30)
     setup = Setup(METHOD, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
-    chosen = _random_indices(_bind(setup), setup)
+    chosen = _random_indices(setup.bound(), setup)
     R = np.array([k for k, trials in chosen.items() for _ in trials])
     assert (R.min(), R.max()) == (1, 30)
     assert R.mean() == pytest.approx(15.5, abs=1.5)
@@ -245,7 +245,7 @@ def test_random_iterate_is_uniform_for_a_constant_step_size():
 )
 def test_random_iterate_is_uniform_for_methods_without_step_sizes_of_k(algorithm):
     setup = Setup(algorithm, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
-    chosen = _random_indices(_bind(setup), setup)
+    chosen = _random_indices(setup.bound(), setup)
     R = np.array([k for k, trials in chosen.items() for _ in trials])
     assert (R.min(), R.max()) == (1, 30)
     assert R.mean() == pytest.approx(15.5, abs=1.5)
@@ -267,7 +267,7 @@ def test_random_iterate_only_on_request():
         ({"iterations": 10.5}, "iterations must be a whole number"),
         ({"trials": 0}, "trials must be a whole number"),
         ({"observe_every": 0}, "observe_every must be a whole number"),
-        ({"network": networks.ring(5)}, r"problem has 4 agents but the network ring\(5\) has 5"),
+        ({"network": networks.ring(5)}, r"network: ring\(5\) has 5 agents, but the problem 4"),
         ({"x0": torch.zeros(3)}, r"x0 of shape \[3\] does not broadcast to \[trials, agents, d\] = \[2, 4, 10\]"),
         ({"algorithm": proxdasa.ProxDASA(proxdasa.per_trial([0.1, 0.2, 0.3]))}, "gamma has 3 per-trial values"),
         (

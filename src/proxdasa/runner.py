@@ -61,7 +61,9 @@ class Setup:
             object.__setattr__(self, "problem", self.problem.to(self.dtype))
         problem, network = self.problem, self.network
         if problem.agents != network.n:
-            raise ValueError(f"the problem has {problem.agents} agents but the network {network.label} has {network.n}")
+            raise ValueError(
+                f"network: {network.label} has {network.n} agents, but the problem {problem.agents}; accepted: as many"
+            )
         self._check_method()
 
     def config(self) -> dict[str, Any]:
@@ -83,7 +85,7 @@ class Setup:
         """Run it."""
         config, loop = self.config(), _Loop(self, progress)
         with torch.no_grad():
-            loop.go(self._start())
+            loop.go(self.start())
         state = loop.state._asdict() | ({RANDOM_ITERATE: loop.kept} if self.random_iterate else {})
         return Result(config, loop.rows, state, loop.k, loop.stopped, loop.diverged)
 
@@ -127,15 +129,36 @@ class Setup:
                     "gossip rounds has none below 0"
                 )
 
-    def _start(self) -> Tensor:
+    def bound(self) -> Algorithm:
+        """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
+        algorithm, trials, dtype = self.algorithm, self.trials, self.problem.dtype
+        changes: dict[str, Any] = {}
+        for name, value in _parameters(algorithm).items():
+            for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
+                if isinstance(given, Tensor) and len(given) != trials:
+                    raise ValueError(f"{name} has {len(given)} per-trial values, but the run has {trials} trials")
+            if isinstance(value, Schedule):
+                changes[name] = value.bind(self.network.n, self.iterations, dtype)
+            elif isinstance(value, Tensor):
+                changes[name] = value.to(dtype)
+            elif callable(value):
+                changes[name] = _fitted(value, name, trials, dtype)
+        bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
+        return bound
+
+    def start(self) -> Tensor:
+        """x⁰ ``[trials, agents, d]``."""
         problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
         given = problem.start(self.seed, self.trials) if self.x0 is None else torch.as_tensor(self.x0)
         try:
-            return given.to(problem.dtype).expand(shape).clone()
+            x = given.to(problem.dtype).expand(shape).clone()
         except RuntimeError:
             raise ValueError(
                 f"x0 of shape {list(given.shape)} does not broadcast to [trials, agents, d] = {list(shape)}"
             ) from None
+        if not bool(x.isfinite().all()):
+            raise ValueError("the starting point is not finite")
+        return x
 
 
 def run(
@@ -202,7 +225,7 @@ class _Loop:
 
     def __init__(self, setup: Setup, progress: Progress | None) -> None:
         self.setup, self.progress = setup, progress
-        self.algorithm = _bind(setup)
+        self.algorithm = setup.bound()
         self.keep = _random_indices(self.algorithm, setup) if setup.random_iterate else {}
         self.k, self.seconds = 0, 0.0
         self.rows: list[Row] = []
@@ -274,24 +297,6 @@ class _Loop:
                 DivergenceWarning,
                 stacklevel=6,
             )
-
-
-def _bind(setup: Setup) -> Algorithm:
-    """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
-    algorithm, trials, dtype = setup.algorithm, setup.trials, setup.problem.dtype
-    changes: dict[str, Any] = {}
-    for name, value in _parameters(algorithm).items():
-        for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
-            if isinstance(given, Tensor) and len(given) != trials:
-                raise ValueError(f"{name} has {len(given)} per-trial values, but the run has {trials} trials")
-        if isinstance(value, Schedule):
-            changes[name] = value.bind(setup.network.n, setup.iterations, dtype)
-        elif isinstance(value, Tensor):
-            changes[name] = value.to(dtype)
-        elif callable(value):
-            changes[name] = _fitted(value, name, trials, dtype)
-    bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
-    return bound
 
 
 def _fitted(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:

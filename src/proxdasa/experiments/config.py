@@ -18,10 +18,12 @@ import inspect
 import json
 import tomllib
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from proxdasa import networks
 from proxdasa.experiments.objects import ConfigError, make
@@ -67,10 +69,22 @@ def build(settings: Mapping[str, Any]) -> Setup:
 
 
 def _try(setup: Setup) -> None:
-    """Make one step and measure nothing: what does not fit together, such as x0 and d, is said before a long run."""
-    step = replace(setup, iterations=1, observe_every=1, metrics=(), random_iterate=False)
+    """Make one step, part by part: what does not fit, such as x0 and d, is said of its key before a long run."""
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # whether it diverges is for the run to say
+        with _blaming("algorithm"):
+            algorithm = setup.bound()
+        with _blaming("x0"):
+            x = setup.start()
+        with _blaming("regularizer"):
+            setup.regularizer.prox(x, 1.0)
+        with _blaming("algorithm"):
+            agents = setup.engine()
+            algorithm.step(agents, 0, algorithm.init(agents, x))
+
+
+@contextmanager
+def _blaming(key: str) -> Iterator[None]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # whether it diverges is for the run itself to say
-            step.run()
+        yield
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"the parts do not fit together: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
