@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_grad
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Alpha, Number, check_count, check_positive, check_schedule
 
@@ -39,7 +40,7 @@ class State(NamedTuple):
 def _move(agents: Agents, α: Number, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The proximal step along the mixed tracker: x' and y."""
     x, y = agents.mix(x, y)
-    return agents.prox(x - α * y, α), y
+    return agents.prox(descend(x, α, y), α), y
 
 
 def _beta(alpha: Alpha, b: Number, k: int) -> Number:

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_positive
 
@@ -54,4 +55,4 @@ class DProxSGT:
         γ = self.gamma
         g_new = agents.grad(x, k)
         x, y = agents.mix(x, y + g_new - g)
-        return self.State(agents.prox(x - γ * y, γ), y, g_new)
+        return self.State(agents.prox(descend(x, γ, y), γ), y, g_new)

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_positive
 
@@ -45,4 +46,4 @@ class DPSGD:
     def step(self, agents: Agents, k: int, state: State) -> State:
         """Mixing, a gradient step, the proximal step."""
         γ, x = self.gamma, state.x
-        return self.State(agents.prox(agents.mix(x) - γ * agents.grad(x, k), γ))
+        return self.State(agents.prox(descend(agents.mix(x), γ, agents.grad(x, k)), γ))

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
@@ -51,7 +52,7 @@ class ProxDASA:
         """Local step, sample gradient at the old x, averaging, mixing."""
         x, z = state
         γ, α = self.gamma, self.alpha(k)
-        y = agents.prox(x - γ * z, γ)
+        y = agents.prox(descend(x, γ, z), γ)
         v = agents.grad(x, k)
         x, z = agents.mix(torch.lerp(x, y, α), torch.lerp(z, v, α))  # lerp(a, b, α) = (1 − α) a + α b
         return self.State(x, z)

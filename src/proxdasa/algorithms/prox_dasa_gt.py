@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
@@ -55,7 +56,7 @@ class ProxDASAGT:
         """Local step, sample gradient at the old x, tracking, averaging of the tracker, mixing."""
         x, z, u, v = state
         γ, α = self.gamma, self.alpha(k)
-        y = agents.prox(x - γ * z, γ)
+        y = agents.prox(descend(x, γ, z), γ)
         v_new = agents.grad(x, k)
         u = u + v_new - v
         x, z, u = agents.mix(torch.lerp(x, y, α), torch.lerp(z, u, α), u)

@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_change, batch_grad
+from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number, check_count, check_positive
 
@@ -38,7 +39,7 @@ def _track(agents: Agents, γ: Number, state: State, estimate: Callable[[Tensor]
     """The frame."""
     x, y, v = state
     y = agents.mix(y)
-    x = agents.mix(agents.prox(x - γ * y, γ))
+    x = agents.mix(agents.prox(descend(x, γ, y), γ))
     v_new = estimate(x)
     return State(x, y + v_new - v, v_new)
 

@@ -15,8 +15,8 @@ from proxdasa.contracts import Evaluation
 from proxdasa.data import Dataset, Partition, Shuffled
 from proxdasa.problems.stacked import Forward, stacked
 
-CHUNK = 4096
-"""Examples that are evaluated together, over all trials; large enough for fast products, small enough for memory."""
+CHUNK = 2**19
+"""Numbers of input that are taken through the networks together: few enough for the cache, enough for fast products."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -121,9 +121,12 @@ class Supervised:
         return self._rows[first + drawn]
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
-        """Gradients of all copies in one backward pass."""
+        """Gradients of all copies in one backward pass, or in a few where the batches are large."""
         rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
-        _, grad = self._losses_and_grad(rows, self._x[each], self._y[each], each.shape[-1])
+        batch, grad = each.shape[-1], torch.empty_like(rows)
+        groups = zip(*(torch.split(stack, self._chunk(batch)) for stack in (rows, each, grad)), strict=True)
+        for some, examples, out in groups:
+            self._losses_and_grad(some, self._x[examples], self._y[examples], batch, out)
         return grad.view(x.shape)
 
     def evaluate(self, x: Tensor) -> Evaluation:
@@ -158,21 +161,21 @@ class Supervised:
 
     def _weighted(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
-        loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
+        loss, grad, part = x.new_zeros(len(x)), torch.zeros_like(x), torch.empty_like(x)
         size = self._chunk(len(x))
         for chunk, weight in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
             inputs, targets = self._x[chunk], self._y[chunk]
             shared = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
-            losses, part = self._losses_and_grad(x, *shared, weight)
-            loss += losses
+            loss += self._losses_and_grad(x, *shared, weight, part)
             grad += part
         return loss, grad
 
     def _losses_and_grad(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int
-    ) -> tuple[Tensor, Tensor]:
-        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
+        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int, grad: Tensor
+    ) -> Tensor:
+        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``.
 
+        The gradients are written to ``grad``, of the shape of x.
         Parameters are separate leaves over views of the rows, so that no gradient passes through slices of x.
         """
         with torch.enable_grad():
@@ -181,10 +184,9 @@ class Supervised:
             each = self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
             losses = each.sum(1) / weight if isinstance(weight, int) else each @ weight
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        flat = torch.empty_like(x)
-        for view, grad in zip(self._parameters(flat).values(), grads, strict=True):
-            view.copy_(grad)
-        return losses.detach(), flat
+        for view, part in zip(self._parameters(grad).values(), grads, strict=True):
+            view.copy_(part)
+        return losses.detach()
 
     def _parameters(self, x: Tensor) -> dict[str, Tensor]:
         """Views of the rows x ``[rows, d]`` as parameters ``[rows, *shape]``."""
@@ -198,8 +200,9 @@ class Supervised:
     def _equal_weights(self, part: Tensor) -> Tensor:
         return torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
-    def _chunk(self, rows: int) -> int:
-        return max(1, CHUNK // rows)
+    def _chunk(self, others: int) -> int:
+        """How many examples go together, or networks, for so many of the other."""
+        return max(1, CHUNK // (others * self._x[0].numel()))
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
