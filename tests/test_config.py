@@ -183,10 +183,19 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
     assert len(setup.run().records) == 5
 
 
-@pytest.mark.parametrize("name", [name for name in VALUES["metric"] if name not in ("per_agent", "merit")])
+@pytest.mark.parametrize(
+    "name", [name for name in VALUES["metric"] if name not in ("per_agent", "merit", "lowest_accuracy")]
+)
 def test_metrics_by_name(name):
     assert list(build(changed(metrics=[name])).run().records[0])[2] == name
     assert build(changed(metrics=name)).config()["metrics"] == [name]
+
+
+def test_a_metric_of_another_regulariser():
+    entry = {"name": "table_stationarity", "regularizer": {"name": "L1", "weight": 0.5}}
+    setup = build(changed(metrics=[entry]))
+    assert setup.config()["metrics"] == [entry]
+    assert setup.run().records[0]["table_stationarity"] > 0
 
 
 def test_metrics_with_parameters():

@@ -9,8 +9,9 @@ from torch import Tensor
 
 import proxdasa
 from proxdasa import metrics, networks
+from proxdasa.data import from_tensors
 from proxdasa.engines import Simulator
-from proxdasa.problems import Quadratic
+from proxdasa.problems import Quadratic, Supervised
 from proxdasa.regularizers import L1, Zero
 from tests.transcription import prox_l1
 
@@ -87,7 +88,30 @@ def test_equals_its_formula(metric, scene):
 
 def test_every_measure_is_checked():
     names = {metric.name if isinstance(metric, metrics.Metric) else metric.__name__ for metric in metrics.ALL}
-    assert {metric.name for metric in MEASURES} == names
+    assert {metric.name for metric in MEASURES} | {"lowest_accuracy"} == names  # which has a test of its own
+
+
+def test_table_stationarity_of_another_penalty(scene):
+    A, b, x, _, view = scene
+    mine, other = (metrics.table_stationarity(psi).of(view) for psi in (None, L1(3 * WEIGHT)))
+    for trial in range(TRIALS):
+        mean = x[trial].mean(0)
+        threshold = prox_l1(3 * WEIGHT)(mean - dF(A, b, mean), 1.0)
+        spread = sum(sq(row - mean) for row in x[trial])
+        assert float(other[trial]) == pytest.approx(sq(mean - threshold) + spread, rel=1e-10)
+        assert float(other[trial]) != float(mine[trial])
+
+
+def test_lowest_accuracy_is_that_of_the_worst_agent(scene):
+    x, y = torch.tensor([[1.0], [-1.0], [2.0], [-3.0]]), torch.tensor([1, 0, 1, 0])
+    problem = Supervised(lambda: torch.nn.Linear(1, 2, bias=False), from_tensors(x, y, x, y), agents=2)
+    engine = Simulator(problem, networks.ring(2), Zero(), proxdasa.Gossip(), trials=2, seed=0)
+    right, wrong = torch.tensor([-1.0, 1.0]), torch.tensor([1.0, -1.0])
+    rows = torch.stack([torch.stack([right, right]), torch.stack([right, wrong])])
+    view = metrics.View(engine, 1.0, WithZ(rows, rows))
+    assert metrics.lowest_accuracy.of(view).tolist() == [1.0, 0.0]
+    with pytest.raises(ValueError, match="test examples"):
+        metrics.lowest_accuracy.of(scene[-1])
 
 
 def test_gamma_per_trial(scene):
@@ -137,4 +161,5 @@ def test_merit_refuses_a_lipschitz_constant_that_is_not_positive():
 def test_parameters_are_part_of_the_description():
     assert metrics.loss.describe() == "loss"
     assert metrics.per_agent(2.0).describe() == {"name": "per_agent", "lipschitz": 2.0}
+    assert metrics.table_stationarity().describe() == "table_stationarity"
     assert metrics.merit(3.0).describe() == {"name": "merit", "lipschitz": 3.0, "optimum": 0.0}

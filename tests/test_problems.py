@@ -118,7 +118,7 @@ def test_start_is_on_the_sphere_shared_by_agents_and_different_by_trial():
 def test_phase_retrieval_is_the_square_link():
     problem = PhaseRetrieval(agents=20, dim=100)
     assert (problem.link, problem.agents, problem.dim) == (SQUARE, 20, 100)
-    assert problem.streaming
+    assert problem.epoch == math.inf
     assert problem.words == 101
 
 

@@ -49,11 +49,20 @@ def pooled():
     )
 
 
+def images_throughout():
+    """Pooling first, a linear layer on the columns of images, a convolution after it."""
+    return nn.Sequential(
+        nn.MaxPool2d(2), nn.Conv2d(2, 4, 2), nn.Linear(3, 4), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten(),
+        nn.Linear(12, 3),
+    )  # fmt: skip
+
+
 MODELS = {
     "mlp": (models.mlp, (123,), 2),
     "lenet": (models.lenet, (1, 28, 28), 10),
     "perceptron": (perceptron, (7,), 3),
     "pooled": (pooled, (2, 8, 8), 3),
+    "images throughout": (images_throughout, (2, 10, 8), 3),
     "invented": (Invented, (7,), 3),
 }
 
@@ -83,22 +92,25 @@ def one_at_a_time(p, x, inputs, targets):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_stacked_gradients_are_those_of_each_network(name, dtype, tolerance):
+def test_stacked_gradients_are_those_of_each_network(name, dtype, tolerance, monkeypatch):
     p = problem(name, dtype=dtype, initial="each")
     x = p.start(0, 2)
     sample = Samples(p, 0, 2, range(3))(5)
     got = p.grad(x, sample)
+    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 12 * p.data.x[0].numel())
+    in_groups = p.grad(x, sample)  # of three networks
     for trial in range(2):
         for agent in range(3):
             rows = sample[trial, agent]
             _, expected = one_at_a_time(p, x[trial, agent], p.data.x[rows], p.data.y[rows])
             torch.testing.assert_close(got[trial, agent], expected, rtol=10 * tolerance, atol=tolerance)
+            torch.testing.assert_close(in_groups[trial, agent], expected, rtol=10 * tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", ["perceptron", "lenet", "invented"])
 def test_evaluation_is_exact_for_uneven_agents(name, monkeypatch):
-    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 7)  # several chunks, the last one short
     p = problem(name, dtype=torch.float64, initial="each")
+    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 7 * p.data.x[0].numel())  # chunks of three, then less
     x = p.start(1, 2)
     loss, grad = p.evaluate(x)
     for trial in range(2):
@@ -284,4 +296,5 @@ def test_scores_of_the_test_examples():
         assert float(scores["test_loss"][trial]) == pytest.approx(float(nn.functional.cross_entropy(outputs, y[30:])))
     result = proxdasa.run(proxdasa.DPSGD(0.1), p, networks.ring(2), iterations=2)
     assert {"accuracy", "test_loss"} <= set(result.records[0])
+    assert result.records[-1]["epochs"] == 2 / (15 / 2)
     assert problem().scores(points) == {}

@@ -58,8 +58,11 @@ class Problem(Protocol):
         """The floating-point type of its data and gradients."""
 
     @property
-    def streaming(self) -> bool:
-        """Whether samples never repeat, so that no agent has a full gradient of its own to compute."""
+    def epoch(self) -> float:
+        """How many samples are one pass over an agent's data; infinite where samples stream and never repeat.
+
+        An agent of a streaming problem has no full gradient to compute.
+        """
 
     @property
     def words(self) -> int:

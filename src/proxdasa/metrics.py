@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Engine, Evaluation
+from proxdasa.contracts import Engine, Evaluation, Regularizer
 from proxdasa.schedules import Number
 
 
@@ -57,9 +57,9 @@ class View:
         local = self.engine.evaluate(point)
         return Evaluation(self.engine.mean(local.loss.unsqueeze(-1)), self.engine.mean(local.grad))
 
-    def mapping(self, x: Tensor, z: Tensor, gamma: Number) -> Tensor:
-        """The proximal gradient mapping G(x, z, γ) = (x − prox_γ(x − γ z)) / γ."""
-        return (x - self.engine.prox(x - gamma * z, gamma)) / gamma
+    def mapping(self, x: Tensor, z: Tensor, gamma: Number, regularizer: Regularizer | None = None) -> Tensor:
+        """The proximal gradient mapping G(x, z, γ) = (x − prox_γ(x − γ z)) / γ, of the run's Ψ or another one."""
+        return (x - (regularizer or self.engine).prox(x - gamma * z, gamma)) / gamma
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """(1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
@@ -73,7 +73,7 @@ class Metric:
     name: str
     of: Callable[[View], Tensor]
     needs_z: bool = False
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, object] = field(default_factory=dict)
 
     def describe(self) -> object:
         """The name, with the parameters if it has any, as a configuration file writes it."""
@@ -100,11 +100,6 @@ def _consensus(view: View) -> Tensor:
     return view.spread(view.x, view.x_mean)
 
 
-def _table_stationarity(view: View) -> Tensor:
-    unit = _squared(view.mapping(view.x_mean, view.at_mean.grad, 1.0))
-    return unit + view.engine.n * _consensus(view)
-
-
 def _density(view: View) -> Tensor:
     return (view.x_mean.abs() > 1e-6).to(view.x.dtype).mean(dim=(-2, -1))
 
@@ -121,6 +116,14 @@ def _certificate(view: View) -> Tensor:
     return _squared(view.mapping(view.x_mean, view.z_mean, view.gamma))
 
 
+def _lowest_accuracy(view: View) -> Tensor:
+    agents = view.engine.gather(view.x)
+    scores = view.engine.scores(agents.flatten(0, 1))
+    if "accuracy" not in scores:
+        raise ValueError("lowest_accuracy needs a problem with test examples and classes")
+    return scores["accuracy"].view(agents.shape[:2]).amin(1)
+
+
 def _edge_consensus(view: View) -> Tensor:
     x = view.x - view.x_mean  # centred first: the sum below subtracts nearly equal numbers
     laplacian = view.engine.degrees * x - view.engine.observe_neighbours(x)
@@ -135,8 +138,6 @@ stationarity = Metric("stationarity", _stationarity)
 """‖G(x̄, ∇F(x̄), γ)‖²."""
 consensus = Metric("consensus", _consensus)
 """(1/n) ‖X − X̄‖²."""
-table_stationarity = Metric("table_stationarity", _table_stationarity)
-"""‖G(x̄, ∇F(x̄), 1)‖² + ‖X − X̄‖², the "stationarity" of the paper's table (γ = 1, consensus not divided by n)."""
 density = Metric("density", _density)
 """The share of coordinates with |x̄_j| > 1e-6."""
 dual_gap = Metric("dual_gap", _dual_gap, needs_z=True)
@@ -147,6 +148,21 @@ certificate = Metric("certificate", _certificate, needs_z=True)
 """‖G(x̄, z̄, γ)‖², the stationarity as the agents themselves can know it (remark "Dual convergence")."""
 edge_consensus = Metric("edge_consensus", _edge_consensus)
 """SPPDM's g_W = Σ_{i~j, i<j} ‖x_i − x_j‖²."""
+lowest_accuracy = Metric("lowest_accuracy", _lowest_accuracy)
+"""The test accuracy of the agent whose own x_i has the lowest; takes n evaluations on test data."""
+
+
+def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
+    """‖G(x̄, ∇F(x̄), 1)‖² + ‖X − X̄‖², the "stationarity" of the paper's table (γ = 1, consensus not divided by n).
+
+    Of the run's own Ψ, or of the one given.
+    """
+
+    def of(view: View) -> Tensor:
+        unit = _squared(view.mapping(view.x_mean, view.at_mean.grad, 1.0, regularizer))
+        return unit + view.engine.n * _consensus(view)
+
+    return Metric("table_stationarity", of, parameters={} if regularizer is None else {"regularizer": regularizer})
 
 
 def per_agent(lipschitz: float) -> Metric:
@@ -184,7 +200,10 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 
 
 STANDARD = (
-    loss, objective, stationarity, consensus, table_stationarity, density, dual_gap, z_consensus, certificate,
+    loss, objective, stationarity, consensus, table_stationarity(), density, dual_gap, z_consensus, certificate,
 )  # fmt: skip
 """What `run` records unless told otherwise; those that need a z are left out for methods without one."""
-ALL = (*STANDARD, edge_consensus, per_agent, merit)
+ALL = (
+    loss, objective, stationarity, consensus, table_stationarity, density, dual_gap, z_consensus, certificate,
+    edge_consensus, lowest_accuracy, per_agent, merit,
+)  # fmt: skip

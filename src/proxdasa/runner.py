@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -264,7 +265,9 @@ class _Loop:
         has_z = "z" in self.state._fields
         columns = {m.name: m.of(view).tolist() for m in self.setup.metrics if has_z or not m.needs_z}
         columns |= {name: values.tolist() for name, values in engine.scores(view.x_mean[:, 0]).items()}
-        costs = {**engine.counts(), "seconds": self.seconds}
+        costs: Row = {**engine.counts(), "seconds": self.seconds}
+        if math.isfinite(self.setup.problem.epoch):
+            costs["epochs"] = costs["samples"] / self.setup.problem.epoch
         latest = [
             {
                 "trial": trial,

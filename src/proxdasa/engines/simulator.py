@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -56,7 +57,7 @@ class Simulator:
 
     def full_grad(self, x: Tensor) -> Tensor:
         """∇F_i at each row."""
-        if self._problem.streaming:
+        if math.isinf(self._problem.epoch):
             raise ValueError(
                 f"{type(self._problem).__name__} streams its samples, so an agent has no full gradient; "
                 "choose a method that uses sample gradients only"

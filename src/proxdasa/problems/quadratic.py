@@ -57,9 +57,9 @@ class Quadratic:
         return self.b.dtype
 
     @property
-    def streaming(self) -> bool:
-        """Each agent knows its own A_i and b_i."""
-        return False
+    def epoch(self) -> float:
+        """One: every gradient is made of all of A_i and b_i."""
+        return 1.0
 
     @property
     def words(self) -> int:

@@ -87,9 +87,9 @@ class SingleIndex:
             raise ValueError(f'evaluation must be a number of points or "population"; got {self.evaluation!r}')
 
     @property
-    def streaming(self) -> bool:
-        """Samples never repeat."""
-        return True
+    def epoch(self) -> float:
+        """Samples stream."""
+        return math.inf
 
     @property
     def words(self) -> int:

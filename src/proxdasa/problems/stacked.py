@@ -85,13 +85,13 @@ class _Product(torch.autograd.Function):
         return torch.bmm(x, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
         x, weight = ctx.saved_tensors
         return torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None, torch.bmm(grad.mT, x)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    y: Tensor = _Product.apply(x.flatten(1, -2), weight)
+    y: Tensor = _Product.apply(x.flatten(1, -2), weight)  # type: ignore[no-untyped-call]
     y = y if bias is None else y + bias.unsqueeze(1)
     return y.view(*x.shape[:-1], y.shape[-1])
 
@@ -118,4 +118,5 @@ def _fold(x: Tensor) -> Tensor:
 
 
 def _unfold(y: Tensor, rows: int) -> Tensor:
-    return y.unflatten(1, (rows, -1)).transpose(0, 1)
+    unfolded: Tensor = y.unflatten(1, (rows, -1))  # type: ignore[no-untyped-call]
+    return unfolded.transpose(0, 1)

@@ -73,9 +73,9 @@ class Supervised:
         return sum(parameter.numel() for parameter in self._module.parameters())
 
     @property
-    def streaming(self) -> bool:
-        """Agents own their examples."""
-        return False
+    def epoch(self) -> float:
+        """Examples of an agent, on average, over those of a batch."""
+        return len(self._rows) / (self.agents * self.batch_size)
 
     @property
     def words(self) -> int:
