@@ -11,8 +11,26 @@ import numpy as np
 import pytest
 
 from proxdasa import reports
-from proxdasa.reports import Line, Run, draw, figures, load_runs, summarise, write_csv
-from proxdasa.reports.tables import slope
+from proxdasa.reports import (
+    Curve,
+    Line,
+    Panel,
+    Run,
+    Sheet,
+    Spread,
+    compare,
+    draw,
+    draw_comparison,
+    draw_panels,
+    finals,
+    load_runs,
+    panels,
+    summarise,
+    words,
+    write_csv,
+)
+from proxdasa.reports.sheets import text
+from proxdasa.reports.tables import EXPLANATION, slope
 
 T = {1: 12.7062, 2: 4.30265, 9: 2.26216}
 """Student's t at 0.975 by degrees of freedom, as printed in tables."""
@@ -58,30 +76,31 @@ def save(folder, config=None, records=None, **facts):
 
 
 def test_the_curve_is_the_mean_over_trials_with_its_confidence_interval():
-    k, mean, half = run([[4.0, 6.0, 11.0], [1.0, 1.0, 1.0]]).curve("loss")
-    assert k.tolist() == [0, 10]
-    assert mean.tolist() == [7, 1]
-    assert half == pytest.approx([T[2] * math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3), 0], rel=1e-4)
+    curve = run([[4.0, 6.0, 11.0], [1.0, 1.0, 1.0]], label="three").curve("loss")
+    assert curve.label == "three"
+    assert curve.x.tolist() == [0, 10]
+    assert curve.mean.tolist() == [7, 1]
+    assert curve.half == pytest.approx([T[2] * math.sqrt((9 + 1 + 16) / 2) / math.sqrt(3), 0], rel=1e-4)
+    assert curve.lowest.tolist() == [4, 1]
 
 
 def test_one_trial_has_no_confidence_interval():
-    _, mean, half = run([[4.0], [2.0]]).curve("loss")
-    assert mean.tolist() == [4, 2]
-    assert half.tolist() == [0, 0]
+    curve = run([[4.0], [2.0]]).curve("loss")
+    assert curve.mean.tolist() == [4, 2]
+    assert np.isnan(curve.half).all()
 
 
 def test_the_curve_goes_on_with_the_trials_that_are_left():
     ragged = Run("M", "r", 1, {}, rows(loss=[[4.0, 100.0], [2.0, 200.0]])[:3])
-    assert ragged.curve("loss")[1].tolist() == [52, 2]
-    assert ragged.final("loss") == (2, 0)
+    assert ragged.curve("loss").mean.tolist() == [52, 2]
+    assert ragged.final("loss") == pytest.approx((2, math.nan, 2, 2), nan_ok=True)
+    assert ragged.trials == 1
     assert np.array_equal(ragged.first_below("loss", 3), [10, np.nan], equal_nan=True)
 
 
 def test_the_end_is_the_last_observation():
-    assert run([[4.0, 6.0], [1.0, 3.0]]).final("loss") == (
-        2,
-        pytest.approx(T[1] * math.sqrt(2) / math.sqrt(2), rel=1e-4),
-    )
+    half = T[1] * math.sqrt(2) / math.sqrt(2)
+    assert run([[4.0, 6.0], [1.0, 3.0]]).final("loss") == pytest.approx((2, half, 1, 3), rel=1e-4)
 
 
 def test_the_first_iteration_at_or_below_a_target():
@@ -92,9 +111,51 @@ def test_the_first_iteration_at_or_below_a_target():
 
 def test_a_measure_that_was_not_recorded_is_nan():
     some = run([[4.0], [2.0]])
-    assert math.isnan(some.final("stationarity")[0])
-    assert np.isnan(some.curve("stationarity")[1]).all()
+    assert math.isnan(some.final("stationarity").mean)
+    assert np.isnan(some.curve("stationarity").mean).all()
+    assert (some.has("loss"), some.has("stationarity")) == (True, False)
     assert np.isnan(some.first_below("stationarity", 1.0)).all()
+
+
+def test_a_curve_against_what_it_cost():
+    costs = {"seconds": [[0.0, 0.0], [3.0, 3.0]], "epochs": [[0.0, 0.0], [0.5, 0.75]], "rounds": [[0, 0], [20, 20]]}
+    some = run([[4.0, 6.0], [1.0, 3.0]], full_gradients=[[1, 1], [2, 4]], **costs)
+    x = {axis: some.curve("loss", axis).x.tolist() for axis in ("k", "seconds", "epochs", "passes", "rounds")}
+    assert x == {"k": [0, 10], "seconds": [0, 3], "epochs": [0, 0.625], "passes": [1, 3.625], "rounds": [0, 20]}
+    assert some.curve("loss", "epochs").mean.tolist() == [5, 2]
+
+
+def test_passes_of_a_method_without_full_gradients_are_its_epochs():
+    assert run([[2.0], [1.0]], epochs=[[0.0], [0.5]]).curve("loss", "passes").x.tolist() == [0, 0.5]
+
+
+def test_a_run_on_streaming_data_has_no_epochs():
+    streaming = run([[2.0], [1.0]], full_gradients=[[0], [0]])
+    assert np.isnan(streaming.curve("loss", "passes").x).all()
+    assert not streaming.has("epochs")
+    assert not streaming.has("passes")
+
+
+def test_accuracy_is_in_percent_and_time_in_milliseconds_per_iteration():
+    some = run([[2.0], [1.0]], accuracy=[[0.1], [0.845]], seconds=[[0.0], [0.02]])
+    assert some.curve("accuracy").mean == pytest.approx([10, 84.5])
+    assert some.final("milliseconds").mean == pytest.approx(2), "0.02 s for 10 iterations"
+    assert math.isnan(some.curve("milliseconds").mean[0])
+
+
+def test_finals_against_a_parameter_one_curve_per_method():
+    def at(beta, title, losses):
+        return Run(title, f"beta = {beta}", 2, {"beta": beta}, rows(loss=[[9.0, 9.0], losses]))
+
+    runs = [at(10.0, "B", [1.0, 1.0]), at(0.1, "B", [2.0, 6.0]), at(0.1, "A", [8.0, 8.0])]
+    second, first = finals(runs, lambda run: run.config["beta"], "loss")
+    assert (second.label, first.label) == ("B", "A"), "in the order of the runs"
+    assert second.x.tolist() == [0.1, 10]
+    assert second.mean.tolist() == [4, 1]
+    assert second.half == pytest.approx([2 * T[1], 0], rel=1e-4)
+    assert second.lowest.tolist() == [2, 1]
+    (one,) = finals(runs[:2], lambda run: run.config["beta"], "loss", lambda run: "all")
+    assert one.label == "all"
 
 
 # runs and their labels
@@ -164,6 +225,18 @@ def test_runs_that_differ_in_the_method_only_are_named_by_their_folders(tmp_path
     assert labels(tmp_path, *configs, facts=[{"title": "A"}, {"title": "B"}]) == ["run0", "run1"]
 
 
+def test_labels_compare_runs_of_one_method(tmp_path):
+    """What one method has and another has not is no difference between the runs of either."""
+    methods = ({"name": "A", "gamma": 0.1}, {"name": "B", "a_parameter_with_a_long_name": 0.25, "another_such": 0.5})
+    betas = [{"algorithm": method, "partition": {"beta": beta}} for method in methods for beta in (0.1, 10)]
+    facts = [{"title": config["algorithm"]["name"]} for config in betas]
+    assert labels(tmp_path, *betas, facts=facts) == ["beta = 0.1", "beta = 10"] * 2
+
+
+def test_runs_that_their_settings_do_not_tell_apart_are_named_by_their_folders(tmp_path):
+    assert labels(tmp_path, {"seed": 1}, {"seed": 2}, {"seed": 2}) == ["run0", "run1", "run2"]
+
+
 def test_how_a_run_ended_is_no_difference_between_settings(tmp_path):
     ending = {"iterations": 5, "stopped": "interrupted", "diverged": {}}
     assert labels(tmp_path, {}, {"ending": ending}, facts=[{}, {"torch": "1"}]) == ["run0", "run1"]
@@ -198,7 +271,8 @@ def test_a_sweep_is_one_run_for_each_combination_of_its_parameters(tmp_path):
     records = rows(loss=[[4.0, 9.0, 6.0], [1.0, 8.0, 3.0]])
     first, second = load_runs([save(tmp_path / "sweep", GAMMAS, records)])
     assert (first.label, second.label) == ("gamma = 0.1", "gamma = 0.5")
-    assert (first.final("loss")[0], second.final("loss")) == (2, (8, 0))
+    assert (first.final("loss").mean, second.final("loss").mean) == (2, 8)
+    assert (first.trials, second.trials) == (2, 1)
     assert (first.config["algorithm"]["gamma"], second.config["algorithm"]["gamma"]) == (0.1, 0.5)
     assert [line.run for line in summarise([first, second]).lines] == ["gamma = 0.1", "gamma = 0.5"]
 
@@ -315,9 +389,129 @@ def test_the_table_as_a_file(tmp_path):
     assert " ".join(first) == (
         "method run agents iterations_to_target stationarity stationarity_half_width consensus loss"
     )
-    assert list(first.values()) == ["M", "n = 2", "2", "10.0", "0.5", "0.0", "0.1", "1.0"]
+    assert list(first.values()) == ["M", "n = 2", "2", "10.0", "0.5", "nan", "0.1", "1.0"]
     assert second["run"] == 'with, comma and "quotes"'
     assert (second["iterations_to_target"], second["stationarity"], second["loss"]) == ("nan", "nan", "7.0")
+
+
+# sheets
+
+SHEET = Sheet(
+    {"method": "method", "accuracy": "accuracy (%)", "published": "published", "agents": "n"},
+    [["D²", Spread(84.7123, 0.1234, 84.4, 85.0), 84.71, 8], ["A_1 & B | C", Spread(*[math.nan] * 4), math.nan, 12345]],
+    ["5% of {x}."],
+)
+
+
+def test_a_sheet_in_markdown(tmp_path):
+    assert SHEET.write_markdown(tmp_path / "new" / "t.md").read_text(encoding="utf-8") == (
+        "| method | accuracy (%) | published | n |\n"
+        "| --- | ---: | ---: | ---: |\n"
+        "| D² | 84.71 ± 0.12 [84.40, 85.00] | 84.71 | 8 |\n"
+        "| A_1 & B \\| C | — | — | 12345 |\n"
+        "\n"
+        "5% of {x}.\n"
+    )
+
+
+def test_a_sheet_in_latex(tmp_path):
+    assert SHEET.write_latex(tmp_path / "t.tex").read_text(encoding="utf-8") == (
+        "\\begin{tabular}{lrrr}\n"
+        "\\toprule\n"
+        "method & accuracy (\\%) & published & n \\\\\n"
+        "\\midrule\n"
+        "D\\textsuperscript{2} & 84.71 $\\pm$ 0.12 [84.40, 85.00] & 84.71 & 8 \\\\\n"
+        "A\\_1 \\& B | C & --- & --- & 12345 \\\\\n"
+        "\\bottomrule\n"
+        "\\end{tabular}\n"
+        "\n"
+        "{\\footnotesize 5\\% of \\{x\\}.\\par}\n"
+    )
+
+
+def test_what_latex_would_take_for_a_command_is_escaped(tmp_path):
+    latex = Sheet({"a": "a"}, [["\\ ~ ^ # $ { }"]]).write_latex(tmp_path / "t.tex").read_text()
+    assert latex.splitlines()[4] == r"\textbackslash{} \textasciitilde{} \textasciicircum{} \# \$ \{ \} \\"
+
+
+def test_a_sheet_as_comma_separated_values(tmp_path):
+    assert SHEET.write_csv(tmp_path / "t.csv").read_text(encoding="utf-8") == (
+        "method,accuracy,accuracy_half_width,accuracy_lowest,accuracy_highest,published,agents\n"
+        "D²,84.7123,0.1234,84.4,85.0,84.71,8\n"
+        "A_1 & B | C,nan,nan,nan,nan,nan,12345\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        pytest.param((0.33381, 0.00118, 0.332, 0.336), "0.3338 ± 0.0012 [0.3320, 0.3360]", id="loss"),
+        pytest.param((84.7, 0.0996, 84.6, 84.8), "84.70 ± 0.10 [84.60, 84.80]", id="half rounds up"),
+        pytest.param((68.2, 14.3, 11.35, 77.4), "68 ± 14 [11, 77]", id="plateau"),
+        pytest.param((0.012, 0.015, 0.00012, 0.09), "0.012 ± 0.015 [0.00012, 0.090]", id="smallest keeps digits"),
+        pytest.param((12345.0, 678.0, 11000.0, 13000.0), "12340 ± 680 [11000, 13000]", id="large"),
+        pytest.param((1.234e-11, 3.14e-12, 9e-12, 1.6e-11), "1.23e-11 ± 3.1e-12 [9.0e-12, 1.60e-11]", id="tiny"),
+        pytest.param((76.37737, 0.0, 76.37737, 76.37737), "76.38 ± 0", id="trials agree"),
+        pytest.param((0.33381, math.nan, 0.33381, 0.33381), "0.3338", id="one trial"),
+        pytest.param([math.nan] * 4, "—", id="not recorded"),
+    ],
+)
+def test_two_digits_of_the_half_width_decide(cell, shown):
+    assert text(Spread(*cell)) == shown
+
+
+# comparisons
+
+
+def trained(title, accuracy, label="r", ending=None, **measures):
+    """A run of 10 iterations in 0.02 s that ends with these accuracies, one per trial."""
+    trials = len(accuracy)
+    costs = {"seconds": [[0.0] * trials, [0.02] * trials]} | measures
+    return run([[2.0] * trials, [1.0] * trials], 8, title, label, ending, accuracy=[[0.1] * trials, accuracy], **costs)
+
+
+PUBLISHED = {"Prox": {"accuracy": 84.71, "loss": 0.3338}, "Other": {"accuracy": 1.0}}
+
+
+def test_a_comparison_with_published_values(tmp_path):
+    """Accuracies 84, 85, 86: mean 85, s = 1, half width 4.30265/√3 = 2.484."""
+    sheet = compare([trained("Prox", [0.84, 0.85, 0.86]), trained("Plain", [0.7])], PUBLISHED)
+    assert sheet.write_markdown(tmp_path / "t.md").read_text(encoding="utf-8") == (
+        "| method | trials | test accuracy (%) | published | loss | published | ms per iteration |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| Prox | 3 | 85.0 ± 2.5 [84.0, 86.0] | 84.71 | 1 ± 0 | 0.3338 | 2 |\n"
+        "| Plain | 1 | 70 | — | 1 | — | 2 |\n"
+        f"\n{EXPLANATION}\n"
+    )
+    with sheet.write_csv(tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
+        first, second = csv.DictReader(file)
+    assert " ".join(first) == (
+        "method trials accuracy accuracy_half_width accuracy_lowest accuracy_highest accuracy_published "
+        "loss loss_half_width loss_lowest loss_highest loss_published milliseconds"
+    )
+    assert float(first["accuracy_half_width"]) == pytest.approx(T[2] / 3**0.5, rel=1e-5)
+    assert (first["accuracy_published"], second["accuracy_published"]) == ("84.71", "nan")
+    assert (second["accuracy"], second["accuracy_half_width"]) == ("70.0", "nan")
+
+
+def test_a_comparison_leaves_out_what_nobody_has():
+    sheet = compare([run([[2.0], [1.0]])], {"M": {"accuracy": 80.0}})
+    assert list(sheet.columns) == ["method", "trials", "loss", "milliseconds"]
+    assert sheet.texts() == [["M", "1", "1", "—"]]
+    assert "table_stationarity" in compare([run([[1.0]], table_stationarity=[[0.1]])], {}).columns
+
+
+def test_a_comparison_names_parameters_where_a_method_ran_more_than_once():
+    runs = [trained("Prox", [0.8], label="gamma = 1"), trained("Prox", [0.9], label="gamma = 2"), trained("B", [0.7])]
+    assert [row[:2] for row in compare(runs, {}).texts()] == [["Prox", "gamma = 1"], ["Prox", "gamma = 2"], ["B", ""]]
+
+
+def test_a_comparison_says_which_runs_did_not_end_as_planned(tmp_path):
+    ending = {"iterations": 20, "stopped": None, "diverged": {"1": {"agent": 0, "iteration": 13}}}
+    records = rows(loss=[[4.0, 6.0], [1.0, 3.0]])[:-1]
+    sheet = compare(load_runs([save(tmp_path / "r", {"ending": ending}, records)]), {})
+    assert sheet.texts()[0][:3] == ["M", "1", "1"], "the trial that is left"
+    assert sheet.notes[1:] == ["M: 1 of 2 trials diverged; the means are over what was recorded."]
 
 
 # figures
@@ -328,12 +522,15 @@ def drawn(monkeypatch):
     """The figures that were drawn, as matplotlib knows them."""
     made = []
 
-    class Kept(figures.Figure):
+    class Kept(panels.Figure):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
 
-    monkeypatch.setattr(figures, "Figure", Kept)
+        def savefig(self, *args, **kwargs):
+            """Drawing pixels takes most of the time, and one test looks at them."""
+
+    monkeypatch.setattr(panels, "Figure", Kept)
     return made
 
 
@@ -353,12 +550,17 @@ def png(path):
     return width, height, float((lines[:, 1:] != 0).mean())
 
 
-def test_a_figure_is_a_png_of_sensible_size(tmp_path):
-    path = draw([power(2)], tmp_path / "new" / "figure.png")
+def comparison(path):
+    return draw_comparison([costly("A", RISING, table_stationarity=[[1.0]] * 3)], path, axes=("epochs", "passes", "k"))
+
+
+@pytest.mark.parametrize(("drawing", "rows"), [(lambda path: draw([power(2)], path), 1), (comparison, 3)])
+def test_a_figure_is_a_png_of_sensible_size(tmp_path, drawing, rows):
+    path = drawing(tmp_path / "new" / "figure.png")
     assert path == tmp_path / "new" / "figure.png"
     width, height, filled = png(path)
     assert 1200 < width < 2000
-    assert 300 < height < 600
+    assert 300 * rows < height < 600 * rows
     assert filled > 0.001, "something is drawn"
 
 
@@ -366,8 +568,9 @@ def test_one_row_per_method_one_column_per_measure_one_curve_per_run(tmp_path, d
     runs = [power(n, title=title) for title in ("A", "B") for n in (2, 4, 8)]
     draw(runs, tmp_path / "figure.png")
     axes = np.array(drawn[0].axes).reshape(2, 3)
-    assert [ax.get_title() for ax in axes[1]] == [
-        "B: loss F(x̄)", "B: stationarity ‖G(x̄, ∇F(x̄), γ)‖²", "B: consensus error ‖X − X̄‖²/n",
+    assert [ax.get_title() for ax in axes[1]] == ["B"] * 3
+    assert [ax.get_ylabel() for ax in axes[1]] == [
+        "loss F(x̄)", "stationarity ‖G(x̄, ∇F(x̄), γ)‖²", "consensus error ‖X − X̄‖²/n",
     ]  # fmt: skip
     assert all([line.get_label() for line in ax.lines] == ["n = 2", "n = 4", "n = 8"] for ax in axes.flat)
     assert axes[0, 1].lines[2].get_ydata().tolist() == [9, 1 / 8]
@@ -376,7 +579,14 @@ def test_one_row_per_method_one_column_per_measure_one_curve_per_run(tmp_path, d
     for a, b in zip(axes[0, 0].lines, axes[1, 0].lines, strict=True):
         assert np.array_equal(a.get_color(), b.get_color()), "the same size, the same colour"
     assert {ax.get_yscale() for ax in axes.flat} == {"log"}
-    assert [ax.get_xlabel() for ax in axes[1]] == ["iteration k"] * 3
+    assert [ax.get_xlabel() for ax in axes.flat] == [""] * 3 + ["iteration k"] * 3
+    assert named_by(drawn[0]) == ["n = 2", "n = 4", "n = 8"], "one legend for all"
+    assert all(ax.get_legend() is None for ax in axes.flat)
+
+
+def named_by(owner):
+    legend = owner.legends[0] if hasattr(owner, "legends") else owner.get_legend()
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def test_every_curve_is_named_in_the_legend_of_its_row(tmp_path, drawn):
@@ -384,8 +594,8 @@ def test_every_curve_is_named_in_the_legend_of_its_row(tmp_path, drawn):
         [run([[2.0], [1.0]], title="A", label="first"), run([[2.0], [1.0]], title="B", label="second")],
         tmp_path / "f.png",
     )
-    legends = [[text.get_text() for text in ax.get_legend().get_texts()] for ax in drawn[0].axes]
-    assert legends == [["first"], ["second"]]
+    assert [named_by(ax) for ax in drawn[0].axes] == [["first"], ["second"]]
+    assert not drawn[0].legends
 
 
 def test_the_band_is_the_confidence_interval_cut_off_at_the_lowest_trial(tmp_path, drawn):
@@ -456,5 +666,137 @@ def test_missing_values_leave_a_gap(tmp_path, drawn):
     assert stationarity == [0, 10], "0 has no place on a log scale"
 
 
+# panels
+
+
+def line(label, mean, x=None):
+    mean = np.array(mean, dtype=float)
+    x = np.arange(1.0, 1 + len(mean)) if x is None else np.array(x, dtype=float)
+    return Curve(label, x, mean, np.zeros_like(mean), mean)
+
+
+def test_a_label_has_the_same_colour_and_style_in_every_panel(tmp_path, drawn):
+    labels = [f"method {i}" for i in range(9)]
+    first = Panel("", "x", "y", [line(label, [1, 2]) for label in labels])
+    second = Panel("", "x", "z", [line(label, [1, 2]) for label in reversed(labels[1:])])
+    draw_panels([[first], [second]], tmp_path / "f.png")
+    looks = [
+        {drawn.get_label(): (drawn.get_color(), drawn.get_marker(), drawn.get_linestyle()) for drawn in ax.lines}
+        for ax in drawn[0].axes
+    ]
+    assert {label: looks[0][label] for label in looks[1]} == looks[1]
+    assert len(set(looks[0].values())) == 9, "no two alike"
+    assert len({colour for colour, _, _ in list(looks[0].values())[:7]}) == 7
+    assert [named_by(ax) for ax in drawn[0].axes] == [labels, labels[:0:-1]], "rows with different labels"
+
+
+def test_ordered_labels_take_their_place_in_a_range_of_colours(tmp_path, drawn):
+    draw_panels([[Panel("", "x", "y", [line(f"n = {n}", [1, 2]) for n in (5, 10, 20)])]], tmp_path / "f.png", True)
+    green = [drawn.get_color()[1] for drawn in drawn[0].axes[0].lines]
+    assert green == sorted(green)
+
+
+def test_panels_with_the_same_label_share_its_range_and_name_it_once(tmp_path, drawn):
+    grid = [
+        [Panel("a", "k", "loss", [line("m", [1, 100])]), Panel("b", "k", "loss", [line("m", [1, 2, 3])])],
+        [Panel("c", "k", "gap", [line("m", [1, 1])])],
+    ]
+    draw_panels(grid, tmp_path / "f.png")
+    a, b, c = drawn[0].axes
+    assert len(drawn[0].axes) == 3, "nothing where the grid has no panel"
+    assert a.get_ylim() == b.get_ylim() != c.get_ylim()
+    assert a.get_ylim()[1] > 100
+    assert a.get_xlim() == b.get_xlim() == c.get_xlim()
+    assert [ax.get_ylabel() for ax in (a, b, c)] == ["loss", "", "gap"]
+    assert [ax.get_xlabel() for ax in (a, b, c)] == ["", "k", "k"]
+    assert [ax.get_title() for ax in (a, b, c)] == ["a", "b", "c"]
+
+
+def test_scales_are_logarithmic_only_for_positive_numbers(tmp_path, drawn):
+    curves = {"good": line("m", [1, 2, 3], [0.0, 0.1, 10.0]), "bad": line("m", [1, -2], [-1.0, 1.0])}
+    for curve in curves.values():
+        draw_panels([[Panel("", "x", "y", [curve], log_x=True)]], tmp_path / "f.png")
+    good, bad = (figure.axes[0] for figure in drawn)
+    assert (good.get_xscale(), good.get_yscale()) == ("log", "log")
+    assert good.lines[0].get_xdata().tolist() == [0.1, 10], "0 has no place on a log scale"
+    assert (bad.get_xscale(), bad.get_yscale()) == ("linear", "linear")
+    assert bad.lines[0].get_xdata().tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize(("values", "shown"), [([0.3, 0.7], "0.4"), ([1e-9, 1.0], r"$\mathdefault{10^{-4}}$")])
+def test_numbers_along_a_log_scale_are_plain_if_they_are_of_ordinary_size(tmp_path, drawn, values, shown):
+    draw_panels([[Panel("", "x", "y", [line("m", values)])]], tmp_path / "f.png")
+    axis = drawn[0].axes[0].yaxis
+    labels = [tick.get_text() for tick in axis.get_ticklabels(which="both")]
+    assert shown in labels
+
+
+# comparisons of methods
+
+
+def costly(title, accuracy, label="r", passes=(0.0, 1.0, 2.0), **measures):
+    epochs = [[value] for value in passes]
+    return run([[4.0], [2.0], [1.0]], 8, title, label, accuracy=[[a] for a in accuracy], epochs=epochs, **measures)
+
+
+RISING = (0.1, 0.8, 0.9)
+
+
+def test_methods_beside_each_other(tmp_path, drawn):
+    times = {"seconds": [[0.0], [5.0], [9.0]], "rounds": [[0], [10], [20]]}
+    draw_comparison(
+        [costly("A", RISING, **times), costly("B", RISING, full_gradients=[[1], [2], [3]])], tmp_path / "f.png"
+    )
+    axes = np.array(drawn[0].axes).reshape(2, 4)
+    assert [ax.get_xlabel() for ax in axes[1]] == [
+        words(axis).label for axis in ("seconds", "epochs", "passes", "rounds")
+    ]
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == ["test accuracy (%)", "loss F(x̄)"], "no stationarity recorded"
+    assert [[ax.get_yscale() for ax in row] for row in axes] == [["linear"] * 4, ["log"] * 4]
+    first, second = axes[0, 2].lines
+    assert (first.get_xdata().tolist(), second.get_xdata().tolist()) == ([0, 1, 2], [1, 3, 5])
+    assert first.get_ydata() == pytest.approx([10, 80, 90])
+    assert [line.get_xdata().tolist() for line in axes[1, 0].lines] == [[0, 5, 9], []], "B has no seconds"
+    assert named_by(drawn[0]) == ["A", "B"]
+
+
+def test_a_method_that_ran_more_than_once_is_named_with_its_label(tmp_path, drawn):
+    runs = [costly("A", RISING, "gamma = 1"), costly("A", RISING, "gamma = 2"), costly("B", RISING, "folder")]
+    draw_comparison(runs, tmp_path / "f.png")
+    assert named_by(drawn[0]) == ["A, gamma = 1", "A, gamma = 2", "B"]
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="nothing to draw: the records hold none of seconds, rounds"):
+        draw_comparison([costly("A", RISING)], tmp_path / "f.png", axes=("seconds", "rounds"))
+    with pytest.raises(ValueError, match="nothing to draw: the records hold none of density"):
+        draw_comparison([costly("A", RISING)], tmp_path / "f.png", measures=("density",))
+
+
+def test_a_poor_start_leaves_room_for_the_rest_of_accuracies(tmp_path, drawn):
+    draw_comparison([costly("A", (0.1, 0.8, 0.9)), costly("B", (0.1, 0.7, 0.92))], tmp_path / "f.png", ["accuracy"])
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((70 - 2.2, 92 + 2.2))
+
+
+def test_a_start_of_agents_far_apart_leaves_room_for_the_rest(tmp_path, drawn):
+    for start in (9.0, 99.0):
+        far = costly("A", RISING, table_stationarity=[[start], [1.0], [0.1]])
+        draw_comparison([far], tmp_path / "f.png", ["table_stationarity"], ["k"])
+    near, far = (figure.axes[0] for figure in drawn)
+    assert near.get_ylim()[1] > 9
+    assert far.get_ylim()[1] == pytest.approx(2)
+    assert far.lines[0].get_ydata().tolist() == [99, 1, 0.1], "out of sight, not left out"
+
+
+def test_a_method_that_goes_far_leaves_room_for_the_others(tmp_path, drawn):
+    runs = [costly(title, RISING) for title in "ABC"]
+    draw_comparison([*runs, costly("D", RISING, passes=(1.0, 10.0, 10.0))], tmp_path / "f.png", ["loss"], ["epochs"])
+    draw_comparison([*runs, costly("D", RISING, passes=(1.0, 10.0, 11.0))], tmp_path / "f.png", ["loss"], ["epochs"])
+    near, far = (figure.axes[0] for figure in drawn)
+    assert (near.get_xscale(), far.get_xscale()) == ("linear", "log")
+    assert [line.get_xdata().tolist() for line in far.lines] == [[1, 2]] * 3 + [[10, 11]], "the start is left out"
+
+
 def test_the_room_exports_what_it_is_used_for():
     assert {"Run", "draw", "load_runs", "summarise", "write_csv"} <= set(reports.__all__)
+    assert all(hasattr(reports, name) for name in reports.__all__)

@@ -306,7 +306,7 @@ def _show_report(folder: Path, folders: Sequence[Path], target: float | None) ->
         reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
         numbers = (line.stationarity, line.consensus, line.loss)
         shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
-        shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width else ""
+        shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
         table.add_row(line.method, escape(line.run), reached, *shown)
     out.print(table)
     for run in runs:

@@ -1,7 +1,29 @@
 """Tables and figures from results folders alone; nothing here runs anything."""
 
-from proxdasa.reports.curves import Run, load_runs
-from proxdasa.reports.figures import draw
-from proxdasa.reports.tables import Line, Slope, Table, summarise, write_csv
+from proxdasa.reports.curves import Curve, Run, Spread, finals
+from proxdasa.reports.figures import draw, draw_comparison
+from proxdasa.reports.panels import Panel, draw_panels
+from proxdasa.reports.quantities import words
+from proxdasa.reports.runs import load_runs
+from proxdasa.reports.sheets import Sheet
+from proxdasa.reports.tables import Line, Slope, Table, compare, summarise, write_csv
 
-__all__ = ["Line", "Run", "Slope", "Table", "draw", "load_runs", "summarise", "write_csv"]
+__all__ = [
+    "Curve",
+    "Line",
+    "Panel",
+    "Run",
+    "Sheet",
+    "Slope",
+    "Spread",
+    "Table",
+    "compare",
+    "draw",
+    "draw_comparison",
+    "draw_panels",
+    "finals",
+    "load_runs",
+    "summarise",
+    "words",
+    "write_csv",
+]

@@ -1,66 +1,94 @@
-"""The picture of a set of runs: one row per method, one column per measure, one curve per run."""
+"""The pictures of a set of runs: a sweep against iterations, and methods against what they cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
-from proxdasa.reports.curves import Array, Run
-
-MEASURES = {
-    "loss": "loss F(x̄)",
-    "stationarity": "stationarity ‖G(x̄, ∇F(x̄), γ)‖²",
-    "consensus": "consensus error ‖X − X̄‖²/n",
-}
+from proxdasa.reports.curves import Curve, Run, names
+from proxdasa.reports.panels import Panel, draw_panels
+from proxdasa.reports.quantities import words
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the runs' measures against iterations, mean over trials with 95% bands, log scale, and write the file.
+    """Draw the runs' measures against iterations: one row per method, one column per measure, one curve per run.
 
-    Measures that no run recorded are left out; those with negative values, or with none but 0, are linear.
+    Measures that no run recorded are left out.
     """
-    measures = {measure: name for measure, name in MEASURES.items() if any(measure in run.rows[0] for run in runs)}
-    if not measures:
-        raise ValueError(f"nothing to draw: the records hold none of {', '.join(MEASURES)}")
-    titles = list(dict.fromkeys(run.title for run in runs))
-    labels = list(dict.fromkeys(run.label for run in runs))
-    colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
-    figure = Figure(figsize=(4.4 * len(measures), 3.1 * len(titles) + 0.5), layout="constrained")
-    axes = figure.subplots(len(titles), len(measures), sharex=True, sharey="col", squeeze=False)
-    for row, title in zip(axes, titles, strict=True):
-        for ax, (measure, name) in zip(row, measures.items(), strict=True):
-            means = np.concatenate([run.curve(measure)[1] for run in runs])
-            log = bool((means > 0).any() and not (means < 0).any())
-            for run in (run for run in runs if run.title == title):
-                k, mean, half = run.curve(measure)
-                shown = mean > 0 if log else np.isfinite(mean)
-                if log and measure == "consensus" and _left_start(mean):
-                    shown[0] = False
-                colour = colours[labels.index(run.label)]
-                ax.plot(k[shown], mean[shown], color=colour, label=run.label, linewidth=1.6)
-                # The interval is symmetric and trials are not: below the smallest of them it has no meaning.
-                low = np.maximum(mean - half, run.lowest(measure))
-                ax.fill_between(k[shown], low[shown], (mean + half)[shown], color=colour, alpha=0.2, linewidth=0)
-            ax.set_yscale("log" if log else "linear")
-            ax.grid(True, which="major", alpha=0.25)
-            ax.set_title(f"{title}: {name}", fontsize=10)
-    for ax in axes[-1]:
-        ax.set_xlabel("iteration k")
-    for row in axes:
-        row[0].legend(fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return path
+    measures = _recorded(runs, ("loss", "stationarity", "consensus"))
+    grid = []
+    for title in dict.fromkeys(run.title for run in runs):
+        mine = [run for run in runs if run.title == title]
+        curves = {measure: [_curve(run, measure) for run in mine] for measure in measures}
+        grid.append([Panel(title, words("k").label, words(measure).label, curves[measure]) for measure in measures])
+    return draw_panels(grid, path, ordered=True)
 
 
-def _left_start(mean: Array) -> bool:
-    """Whether agents began together: their disagreement, rounding at k = 0, is a thousand times that or more at once.
+def draw_comparison(
+    runs: Sequence[Run],
+    path: Path,
+    measures: Sequence[str] = ("accuracy", "loss", "table_stationarity"),
+    axes: Sequence[str] = ("seconds", "epochs", "passes", "rounds"),
+) -> Path:
+    """Draw methods beside each other: one row per measure, one column per thing that they cost, one curve per run.
 
-    The start is then no value of the method, and a line from it shows nothing but the precision of floating point.
-    The next observation is what to compare with, for a run that converges may come down to rounding again.
+    Measures and axes that no run recorded are left out.
     """
-    return len(mean) > 1 and bool(mean[0] < 1e-3 * mean[1])
+    measures, axes = _recorded(runs, measures), _recorded(runs, axes)
+    named = [replace(run, label=name) for run, name in zip(runs, names(runs), strict=True)]
+    return draw_panels([[_cost_panel(named, measure, axis) for axis in axes] for measure in measures], path)
+
+
+def _recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
+    found = [quantity for quantity in quantities if any(run.has(quantity) for run in runs)]
+    if not found:
+        raise ValueError(f"nothing to draw: the records hold none of {', '.join(quantities)}")
+    return found
+
+
+def _curve(run: Run, measure: str, axis: str = "k") -> Curve:
+    """A run's curve; the disagreement of agents that began together is shown from the first observation after.
+
+    It is rounding at k = 0 and a thousand times that or more at once. The start is then no value of the method, and a
+    line from it shows nothing but the precision of floating point. The next observation is what to compare with, for a
+    run that converges may come down to rounding again.
+    """
+    curve = run.curve(measure, axis)
+    if measure == "consensus" and len(curve.mean) > 1 and curve.mean[0] < 1e-3 * curve.mean[1]:
+        return _later(curve)
+    return curve
+
+
+def _later(curve: Curve) -> Curve:
+    return Curve(curve.label, curve.x[1:], curve.mean[1:], curve.half[1:], curve.lowest[1:])
+
+
+def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
+    curves, log_y = [_curve(run, measure, axis) for run in runs], words(measure).log
+    y_range = (None, _ceiling(curves)) if log_y else _second_half(curves)
+    ends = [run.final(axis).mean for run in runs if run.has(axis)]
+    log_x = max(ends) > 5 * float(np.median(ends))  # else one that goes far would leave no room for the others
+    if log_x:
+        curves = [_later(curve) for curve in curves]  # the start costs nothing, or a sample or two
+    return Panel("", words(axis).label, words(measure).label, curves, log_x, log_y, y_range)
+
+
+def _second_half(curves: Sequence[Curve]) -> tuple[float, float]:
+    """What to show of curves that come from far below: all of the second half of each, but not of its band.
+
+    A few trials that stay on a plateau make a band so wide that it would squash the rest.
+    """
+    means = [mean for curve in curves if len(mean := curve.mean[np.isfinite(curve.mean)])]
+    low, high = min(float(mean[len(mean) // 2 :].min()) for mean in means), max(float(mean.max()) for mean in means)
+    margin = 0.1 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def _ceiling(curves: Sequence[Curve]) -> float | None:
+    """Where a log scale should end: below the start, if agents begin so far apart that it is ten times all the rest."""
+    first = max(np.nanmax(curve.mean[:1], initial=0.0) for curve in curves)
+    rest = max(np.nanmax(curve.mean[1:], initial=0.0) for curve in curves)
+    return float(2 * rest) if first > 10 * rest > 0 else None

@@ -1,15 +1,25 @@
-"""The table of a set of runs: how fast, how far, and how both scale with the number of agents."""
+"""The tables of a set of runs.
+
+`summarise`: how fast, how far, and how both scale with the number of agents. `compare`: methods beside each other and
+beside published values.
+"""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.curves import Run
+from proxdasa.reports.curves import Run, distinctions, names
+from proxdasa.reports.quantities import words
+from proxdasa.reports.sheets import Cell, Sheet
+
+EXPLANATION = (
+    "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "
+    "largest trial. The time is that of the simulation, all trials together."
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +65,9 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             run.label,
             run.agents,
             float(np.mean(run.first_below("loss", target))),
-            *run.final("stationarity"),
-            run.final("consensus")[0],
-            run.final("loss")[0],
+            *run.final("stationarity")[:2],
+            run.final("consensus").mean,
+            run.final("loss").mean,
         )
         for run in runs
     ]
@@ -82,11 +92,11 @@ def default_target(runs: Sequence[Run]) -> float:
     After a short run, twice the final loss may be above the first. The target is therefore at most the geometric mean
     of the largest final loss and the smallest first loss of any trial: half of the way, on a log scale.
     """
-    finals = [loss for loss in (run.final("loss")[0] for run in runs) if np.isfinite(loss)]
+    finals = [loss for loss in (run.final("loss").mean for run in runs) if np.isfinite(loss)]
     worst = max(finals, default=np.nan)
     if not worst > 0:
         return worst / 2
-    first = min(float(run.lowest("loss")[0]) for run in runs)
+    first = min(float(run.curve("loss").lowest[0]) for run in runs)
     return min(2 * worst, (first * worst) ** 0.5) if first > worst else worst
 
 
@@ -99,8 +109,34 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
 
 def write_csv(table: Table, path: Path) -> Path:
     """The lines as comma-separated values."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(Line.__dataclass_fields__)
-        writer.writerows(tuple(vars(line).values()) for line in table.lines)
-    return path
+    fields = Line.__dataclass_fields__
+    return Sheet(dict.fromkeys(fields, ""), [tuple(vars(line).values()) for line in table.lines]).write_csv(path)
+
+
+def compare(
+    runs: Sequence[Run],
+    published: Mapping[str, Mapping[str, float]],
+    measures: Sequence[str] = ("accuracy", "loss", "table_stationarity"),
+) -> Sheet:
+    """A row per run: its measures at the end over trials, each beside the value published of the same method.
+
+    ``published`` holds values by method and measure, accuracy in percent. Measures that no run recorded, and columns
+    of published values without any, are left out. The last column is the simulation's time per iteration.
+    """
+    columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", [run.title for run in runs])}
+    if any(labels := distinctions(runs)):
+        columns["run"] = "run", labels
+    columns["trials"] = "trials", [run.trials for run in runs]
+    for measure in measures:
+        if any(run.has(measure) for run in runs):
+            columns[measure] = words(measure).name, [run.final(measure) for run in runs]
+            known = [published.get(run.title, {}).get(measure, np.nan) for run in runs]
+            if not np.isnan(known).all():
+                columns[f"{measure}_published"] = "published", known
+    columns["milliseconds"] = words("milliseconds").name, [run.final("milliseconds").mean for run in runs]
+    notes = [f"{name}: {run.ending}." for name, run in zip(names(runs), runs, strict=True) if run.ending]
+    return Sheet(
+        {name: heading for name, (heading, _) in columns.items()},
+        list(zip(*(cells for _, cells in columns.values()), strict=True)),
+        [EXPLANATION, *notes],
+    )

@@ -1,0 +1,146 @@
+"""Curves in panels, panels in a grid: what every picture is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatterSciNotation
+
+from proxdasa.reports.curves import Array, Curve
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which the colour-blind tell apart too; without their yellow, which is faint on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLES = ("-", "--", ":", "-.")
+Look = dict[str, Any]
+"""Colour, marker and line style, as matplotlib takes them."""
+WIDTH = 11.0
+"""Inches that a figure may take: hardly more than a page shows, so that its letters stay legible there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """Curves over a pair of axes; panels of a figure share the range of an axis if they give it the same label."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    log_x: bool = False
+    log_y: bool = True
+    """A scale is linear all the same where panels that share it have negative values, or none but 0."""
+    y_range: tuple[float | None, float | None] = (None, None)
+    """From where to where the curves are shown, if not all of them."""
+
+
+def draw_panels(grid: Sequence[Sequence[Panel]], path: Path, ordered: bool = False) -> Path:
+    """Draw rows of panels, each curve with a band for the 95% interval of its mean, and write the file.
+
+    A label looks the same everywhere: it takes its place in a range of colours if labels are ``ordered``, as sizes are,
+    and a colour and marker unlike the others' if not. One legend serves all, or each row if their labels differ.
+    """
+    rows = [list(dict.fromkeys(curve.label for panel in row for curve in panel.curves)) for row in grid]
+    looks = _looks(list(dict.fromkeys(label for row in rows for label in row)), ordered)
+    columns, one_legend = max(map(len, grid)), all(set(row) == set(looks) for row in rows)
+    width = min(3.7 * columns, WIDTH)
+    beside = max(1, int(width / (0.6 + 0.085 * max(map(len, looks)))))
+    legend_height = 0.2 * -(-len(looks) // beside) if one_legend else 0.0
+    figure = Figure(figsize=(width, 2.5 * len(grid) + 0.5 + legend_height), layout="constrained")
+    axes = figure.subplots(len(grid), columns, squeeze=False)
+    _fill(axes, grid, looks)
+    lines = {label: Line2D([], [], label=label, **look) for label, look in looks.items()}
+    if one_legend:
+        figure.legend(handles=list(lines.values()), loc="outside upper center", ncols=beside, frameon=False)
+    else:
+        for ax, labels in zip(axes[:, 0], rows, strict=True):
+            ax.legend(handles=[lines[label] for label in labels], fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=144)
+    return path
+
+
+def _looks(labels: Sequence[str], ordered: bool) -> dict[str, Look]:
+    if ordered:
+        colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
+        return {label: {"color": colour} for label, colour in zip(labels, colours, strict=True)}
+    looks: dict[str, Look] = {}
+    for i, label in enumerate(labels):
+        turn, place = divmod(i, len(PALETTE))
+        looks[label] = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": STYLES[turn % len(STYLES)]}
+    return looks
+
+
+def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) -> None:
+    panels = {(i, j): panel for i, row in enumerate(grid) for j, panel in enumerate(row)}
+    first_x: dict[str, Axes] = {}
+    first_y: dict[str, Axes] = {}
+    for (i, j), ax in np.ndenumerate(axes):
+        if (i, j) not in panels:
+            ax.remove()
+            continue
+        panel, below, left = panels[i, j], panels.get((i + 1, j)), panels.get((i, j - 1))
+        if first_x.setdefault(panel.x_label, ax) is not ax:
+            ax.sharex(first_x[panel.x_label])
+        if first_y.setdefault(panel.y_label, ax) is not ax:
+            ax.sharey(first_y[panel.y_label])
+        along_x = [curve.x for other in panels.values() if other.x_label == panel.x_label for curve in other.curves]
+        along_y = [curve.mean for other in panels.values() if other.y_label == panel.y_label for curve in other.curves]
+        _plot(ax, panel.curves, looks, panel.log_x and _positive(along_x), panel.log_y and _positive(along_y))
+        ax.set_title(panel.title, fontsize=10)
+        if below and below.x_label == panel.x_label:
+            ax.tick_params(which="both", labelbottom=False)
+        else:
+            ax.set_xlabel(panel.x_label)
+        if left and left.y_label == panel.y_label:
+            ax.tick_params(which="both", labelleft=False)
+        else:
+            ax.set_ylabel(panel.y_label)
+    for place, panel in panels.items():  # at last, for an axis with limits takes no notice of further curves
+        if panel.y_range != (None, None):
+            axes[place].set_ylim(panel.y_range)
+
+
+def _plot(ax: Axes, curves: Sequence[Curve], looks: dict[str, Look], log_x: bool, log_y: bool) -> None:
+    ax.set(xscale="log" if log_x else "linear", yscale="log" if log_y else "linear")
+    for axis in (ax.xaxis, ax.yaxis):
+        if axis.get_scale() == "log":
+            axis.set_major_formatter(_Plain())
+            axis.set_minor_formatter(_Plain())
+    for curve in curves:
+        shown = np.isfinite(curve.x) & np.isfinite(curve.mean)
+        shown &= (curve.x > 0) | (not log_x)
+        shown &= (curve.mean > 0) | (not log_y)
+        x, mean, half, lowest = (part[shown] for part in (curve.x, curve.mean, curve.half, curve.lowest))
+        look, every = looks[curve.label], max(1, len(x) // 8)
+        # Markers of different labels stand at different places, so that two curves that coincide are seen to.
+        places = (list(looks).index(curve.label) * every // len(looks), every)
+        few: Look = {"marker": "o"} if len(x) < 10 else {}
+        ax.plot(x, mean, label=curve.label, linewidth=1.6, markersize=4, markevery=places, **(few | look))
+        # The interval is symmetric and trials are not: below the smallest of them it has no meaning.
+        low = np.maximum(mean - half, lowest)
+        ax.fill_between(x, low, mean + half, color=look["color"], alpha=0.2, linewidth=0)
+    ax.grid(True, which="major", alpha=0.25)
+
+
+def _positive(parts: Iterable[Array]) -> bool:
+    """Whether numbers fit a log scale: some are positive, and none is negative."""
+    values = np.concatenate(list(parts))
+    return bool((values > 0).any() and not (values < 0).any())
+
+
+class _Plain(LogFormatterSciNotation):
+    """0.4 rather than 4 × 10⁻¹ on a log scale whose numbers are neither large nor small."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text: str = super().__call__(x, pos)
+        assert self.axis is not None
+        low, high = self.axis.get_view_interval()
+        return f"{x:g}" if text and low > 5e-4 and high < 5e4 else text

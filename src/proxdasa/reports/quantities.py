@@ -1,0 +1,62 @@
+"""What a row of the records tells: numbers to draw and tabulate, and their names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from proxdasa.records import Row
+
+
+class Words(NamedTuple):
+    """How a report speaks of a quantity."""
+
+    name: str
+    """In a table."""
+    formula: str = ""
+    """Beside the name in a figure."""
+    log: bool = True
+    """Whether its size matters rather than its difference."""
+
+    @property
+    def label(self) -> str:
+        """Along the axis of a figure."""
+        line = f"{self.name} {self.formula}".rstrip()
+        return line if len(line) <= 35 else f"{self.name}\n{self.formula}"
+
+
+WORDS = {
+    "k": Words("iteration", "k"),
+    "seconds": Words("simulation of all trials (s)"),
+    "epochs": Words("epochs of samples"),
+    "passes": Words("epochs incl. full gradients"),
+    "rounds": Words("communication rounds"),
+    "loss": Words("loss", "F(x̄)"),
+    "objective": Words("objective", "F(x̄) + Ψ(x̄)"),
+    "stationarity": Words("stationarity", "‖G(x̄, ∇F(x̄), γ)‖²"),
+    "consensus": Words("consensus error", "‖X − X̄‖²/n"),
+    "table_stationarity": Words("stationarity", "‖G(x̄, ∇F, 1)‖² + ‖X − X̄‖²"),
+    "density": Words("density", log=False),
+    "accuracy": Words("test accuracy (%)", log=False),
+    "test_loss": Words("test loss"),
+    "milliseconds": Words("ms per iteration"),
+}
+
+DERIVED: dict[str, Callable[[Row], float]] = {
+    # A full gradient is one more pass over the agent's data; epochs count those of its samples.
+    "passes": lambda row: row.get("epochs", math.nan) + row.get("full_gradients", 0),
+    "accuracy": lambda row: 100 * row.get("accuracy", math.nan),
+    "milliseconds": lambda row: 1000 * row.get("seconds", math.nan) / row["k"] if row["k"] else math.nan,
+}
+
+
+def words(name: str) -> Words:
+    """The words for a quantity; one that is not listed goes by the name it has in the records."""
+    return WORDS.get(name, Words(name))
+
+
+def value(row: Row, name: str) -> float:
+    """A quantity of a row, as recorded or made from what is; NaN if it is not there."""
+    number: float = DERIVED[name](row) if name in DERIVED else row.get(name, math.nan)
+    return number

@@ -1,0 +1,105 @@
+"""A table as people read it, in Markdown and LaTeX, and as programs do, in comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxdasa.reports.curves import Spread
+
+Cell = str | float | Spread
+"""NaN is a number that is not known."""
+
+UNKNOWN = "—"
+
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"²": r"\textsuperscript{2}", "±": r"$\pm$", "—": "---"}
+)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows of cells under columns, and what has to be said below them."""
+
+    columns: Mapping[str, str]
+    """What people read above a column, by the name that programs know it by."""
+    rows: Sequence[Sequence[Cell]]
+    notes: Sequence[str] = ()
+
+    def texts(self) -> list[list[str]]:
+        """The cells as people read them."""
+        return [[text(cell) for cell in row] for row in self.rows]
+
+    def write_csv(self, path: Path) -> Path:
+        """Plain numbers in full precision; a spread over trials takes four columns. Notes are left out."""
+        spreads = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
+        parts = ["", "_half_width", "_lowest", "_highest"]
+        named = zip(self.columns, spreads, strict=True)
+        heading = [name + part for name, wide in named for part in (parts if wide else parts[:1])]
+        flat = [[x for cell in row for x in (cell if isinstance(cell, Spread) else (cell,))] for row in self.rows]
+        lines = io.StringIO()
+        csv.writer(lines, lineterminator="\n").writerows([heading, *flat])
+        return _write(path, lines.getvalue().removesuffix("\n"))
+
+    def write_markdown(self, path: Path) -> Path:
+        """A table with the notes as paragraphs below; columns of numbers are aligned to the right."""
+        rule = ["---:" if number else "---" for number in self._numbers()]
+        lines = [list(self.columns.values()), rule, *self.texts()]
+        table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
+        return _write(path, *table, *(f"\n{note}" for note in self.notes))
+
+    def write_latex(self, path: Path) -> Path:
+        """A tabular for the package booktabs, with the notes as paragraphs below."""
+        alignment = "".join("r" if number else "l" for number in self._numbers())
+        heading, *body = (
+            " & ".join(cell.translate(LATEX) for cell in line) + r" \\"
+            for line in (list(self.columns.values()), *self.texts())
+        )
+        table = [r"\toprule", heading, r"\midrule", *body, r"\bottomrule"]
+        notes = (f"\n{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in self.notes)
+        return _write(path, rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes)
+
+    def _numbers(self) -> list[bool]:
+        return [not any(isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
+
+
+def text(cell: Cell) -> str:
+    """A cell as people read it: of 84.7123 ± 0.1234 over trials from 84.4 to 85.0, "84.71 ± 0.12 [84.40, 85.00]".
+
+    Two significant digits of the half width decide about all; there are four of a number without one, and always two of
+    the smallest and the largest.
+    """
+    if isinstance(cell, str | int):
+        return str(cell)
+    if not isinstance(cell, Spread):
+        return UNKNOWN if math.isnan(cell) else f"{cell:.4g}"
+    mean, half, lowest, highest = cell
+    if not half > 0:
+        return text(mean) + (" ± 0" if half == 0 else "")
+    place = _place(half)
+    low, high = (_to_place(end, min(place, _place(end))) for end in (lowest, highest))
+    return f"{_to_place(mean, place)} ± {_to_place(half, place)} [{low}, {high}]"
+
+
+def _place(number: float) -> int:
+    """The power of ten that the second significant digit of a number stands for."""
+    return int(f"{number:.1e}".partition("e")[2]) - 1
+
+
+def _to_place(number: float, place: int) -> str:
+    """A number rounded to a power of ten."""
+    if place < -6:
+        return f"{number:.{max(0, _place(number) + 1 - place)}e}"
+    return f"{round(number, -place):.{max(0, -place)}f}"
+
+
+def _write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
