@@ -44,7 +44,7 @@ def wide(monkeypatch):
 def call(*arguments):
     """The command's outcome; warnings are shown as `main` shows them."""
     with warnings.catch_warnings(action="default"):
-        warnings.showwarning = cli._show_warning
+        warnings.showwarning = cli.show_warning
         return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
@@ -112,13 +112,13 @@ def test_version():
 def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
     """The longest name of the paper's figure, and numbers as long as they come."""
     screen = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(cli, "err", screen)
+    monkeypatch.setattr(cli.display, "err", screen)
     setups = experiments.speedup([5, 10, 20, 40], 10_000)
     name, setup = list(setups.items())[-1]
-    with cli._progress(list(setups)) as announce:
+    with cli.display.progress(list(setups)) as announce:
         update = announce(name, setup)
         update(2_500, 10_000, [{"loss": 0.01234, "stationarity": 1.234e-05}])
-    last = screen.file.getvalue().rpartition("run 8 of 8: Prox-DASA-GT n = 40 ")[2]
+    last = screen.file.getvalue().rpartition("run 8 of 8: prox-dasa-gt-n040 ")[2]
     assert re.search(r" 25% loss 0\.012 ‖G‖² 1\.2e-05 -:--:--", last), last
 
 
@@ -422,9 +422,8 @@ def test_reproduce_speedup_as_it_is(tmp_path, undrawn):
 def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch):
     result = call(*SPEEDUP, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    shown = [f"{method} n = {n}" for method in ("Prox-DASA", "Prox-DASA-GT") for n in (1, 2, 3)]
     assert [re.sub(r": 6 iterations, loss \S+ ‖G‖² \S+$", "", line) for line in result.stderr.splitlines()] == [
-        f"run {i} of 6: {name}" for i, name in enumerate(shown, start=1)
+        f"run {i} of 6: {name}" for i, name in enumerate(NAMES, start=1)
     ]
     assert len(quick) == 6
     for words in (
@@ -488,7 +487,7 @@ def interrupt(monkeypatch):
     """Ctrl-C when progress is shown for the nth time: eight times for each run of the series."""
 
     def at(count):
-        measures, told = cli._measures, []
+        measures, told = cli.display.mean_measures, []
 
         def shown(rows):
             told.append(rows)
@@ -496,7 +495,7 @@ def interrupt(monkeypatch):
                 raise KeyboardInterrupt
             return measures(rows)
 
-        monkeypatch.setattr(cli, "_measures", shown)
+        monkeypatch.setattr(cli.display, "mean_measures", shown)
 
     return at
 
@@ -506,7 +505,7 @@ def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
     result = call(*SPEEDUP, "-o", tmp_path)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
-        "interrupted: Prox-DASA n = 3 at iteration 3 of 6 (its records are saved); 2 of 6 runs are finished; "
+        "interrupted: prox-dasa-n003 at iteration 3 of 6 (its records are saved); 2 of 6 runs are finished; "
         "the same command goes on"
     )
     before = times(tmp_path)
@@ -523,7 +522,7 @@ def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
     interrupt(-1)
     again = call(*SPEEDUP, "-o", tmp_path)
     assert again.exit_code == 0
-    assert again.stderr.startswith("2 finished runs reused; --overwrite runs them again\nrun 3 of 6: Prox-DASA n = 3: ")
+    assert again.stderr.startswith("2 finished runs reused; --overwrite runs them again\nrun 3 of 6: prox-dasa-n003: ")
     assert len(quick) == 3 + 4, "the interrupted run and those after it"
     after = times(tmp_path)
     assert sorted(path.parent.name for path in after) == sorted(NAMES)
@@ -537,7 +536,7 @@ def test_an_interrupted_overwriting_leaves_nothing_old(quick, tmp_path, interrup
     result = call(*SPEEDUP, "-o", tmp_path, "--overwrite")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
-        "interrupted: Prox-DASA n = 2 at iteration 3 of 6 (its records are saved); 1 of 6 runs are finished; "
+        "interrupted: prox-dasa-n002 at iteration 3 of 6 (its records are saved); 1 of 6 runs are finished; "
         "the same command without --overwrite goes on"
     )
     assert sorted(path.parent.name for path in times(tmp_path)) == NAMES[:2]
@@ -556,7 +555,7 @@ def test_a_run_interrupted_before_its_first_record_is_not_saved(quick, tmp_path,
     monkeypatch.setattr(Setup, "run", at_once)
     result = call(*SPEEDUP, "-o", tmp_path)
     assert result.exit_code == 130
-    assert "Prox-DASA n = 1 at iteration 0 of 6 (it has no records); 0 of 6 runs are finished;" in result.stderr
+    assert "prox-dasa-n001 at iteration 0 of 6 (it has no records); 0 of 6 runs are finished;" in result.stderr
     assert not times(tmp_path)
 
 

@@ -6,7 +6,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
-from proxdasa.runner import Setup, _random_indices
+from proxdasa.runner import Setup, _random_indices, flushed_denormals
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
 METHOD = proxdasa.ProxDASA(gamma=0.01)
@@ -362,3 +362,26 @@ def test_divergence_that_does_not_replay_keeps_the_records():
         result = run(proxdasa.ProxDASA(1e9, alpha), problem, trials=1, iterations=29, observe_every=29)
     assert result.stopped == "diverged"
     assert [row["k"] for row in result.records] == [0]
+
+
+def test_tiny_numbers_are_zero_in_a_run_and_not_after_it():
+    """Coordinates that shrink by 1 − α in every step would take tens of times as long once they are below 1e-38."""
+    problem = problems.Quadratic(torch.zeros(2, 1, 1), torch.zeros(2, 1))
+    result = proxdasa.run(
+        proxdasa.ProxDASA(1.0, schedules.constant(0.5)),
+        problem,
+        networks.ring(2),
+        regularizer=regularizers.L1(1.0),
+        iterations=140,
+        x0=torch.full((1, 2, 1), 0.5),
+    )
+    assert bool((result.x == 0).all())  # 2^-141 has a float32
+    tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
+    assert float(tiny * 1.0) > 0
+    torch.set_flush_denormal(True)
+    with flushed_denormals():
+        pass
+    try:
+        assert float(tiny * 1.0) == 0  # as it was before
+    finally:
+        torch.set_flush_denormal(False)

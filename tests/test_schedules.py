@@ -30,6 +30,12 @@ def test_never_above_one_and_never_growing(scale, n, K, k):
         assert 0 < rule(k + 1) <= rule(k) <= 1
 
 
+def test_the_scripts_step_is_not_capped():
+    rule = bound(schedules.uncapped(3.0), n=8)
+    assert [rule(0), rule(7)] == [3.0, 3.0]
+    assert rule(31) == pytest.approx(3.0 * math.sqrt(8 / 32))
+
+
 def test_deepstorms_values():
     rule = bound(schedules.cube_root(0.6, 7.0))
     assert rule(0) == pytest.approx(0.6 / 7 ** (1 / 3))

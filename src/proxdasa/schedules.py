@@ -101,6 +101,11 @@ def diminishing(alpha: Number) -> Schedule:
     return _schedule("diminishing", lambda k, n, _K, alpha: _capped(alpha, n / (k + 1)), alpha=alpha)
 
 
+def uncapped(alpha: Number) -> Schedule:
+    """α_k = alpha min{√(n/k), 1} with k counted from 1; what the authors' script of Prox-DASA-GT does."""
+    return _schedule("uncapped", lambda k, n, _K, alpha: alpha * min(math.sqrt(n / (k + 1)), 1.0), alpha=alpha)
+
+
 def cube_root(a: Number, k0: Number = 1.0) -> Schedule:
     """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, for they are proximal steps."""
     return _schedule("cube_root", lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
@@ -119,7 +124,7 @@ def nesterov() -> Schedule:
 HORIZON = horizon()
 """The default step size: √(n/K)."""
 
-ALL = (constant, horizon, diminishing, cube_root, cube_root_horizon, nesterov)
+ALL = (constant, horizon, diminishing, uncapped, cube_root, cube_root_horizon, nesterov)
 
 _THETAS = [1.0]  # θ_0, θ_1, … as far as they have been asked for: the recursion is made once, in any order of k
 

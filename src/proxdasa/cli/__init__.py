@@ -1,0 +1,182 @@
+"""The command line: arguments in, exit codes out; everything else is the library's.
+
+Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from proxdasa import data, experiments, records
+from proxdasa.cli import reproduce
+from proxdasa.cli.display import (
+    DIVERGED,
+    INTERRUPTED,
+    err,
+    input_errors,
+    out,
+    progress,
+    say,
+    show_final,
+    show_report,
+    show_warning,
+)
+from proxdasa.experiments.objects import ROOMS, VALUES, parameters
+from proxdasa.results import Result
+from proxdasa.runner import Setup
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app.add_typer(reproduce.app, name="reproduce")
+data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
+app.add_typer(data_app, name="data")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"proxdasa {version('proxdasa')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace results that are in the folder already.")] = False,
+) -> None:
+    """Run the set-up of a configuration file and save its results."""
+    with input_errors():
+        setup = experiments.read(file)
+        if (output / records.RECORDS).exists() and not overwrite:
+            raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
+        output.mkdir(parents=True, exist_ok=True)
+    with progress() as announce:
+        result = setup.run(announce(setup.algorithm.facts.title, setup))
+    with input_errors():
+        result.save(output, overwrite=True)
+    show_final(result)
+    say(f"results: {output}   (picture and table: proxdasa report {output})")
+    _exit(result)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A results folder, or a folder that holds several.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss, less in short runs."),
+    ] = None,
+) -> None:
+    """Draw the figure and print the table of finished runs, from their records alone."""
+    with input_errors():
+        show_report(folder, records.find_results(folder), target)
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help=f"The data set: {' or '.join(data.SOURCES)}.")],
+    folder: Annotated[Path | None, typer.Option(help="The data folder; default: see [b]proxdasa data list[/].")] = None,
+) -> None:
+    """Download a data set and verify its checksums; files that are there already and right are kept."""
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn())
+    with input_errors(), Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def update(file: str, here: int, size: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=size)
+            bars.update(tasks[file], completed=here)
+
+        paths = data.fetch(name, folder, update)
+    for path in paths:
+        say(f"{path}: {'downloaded' if path.name in tasks else 'there already'}, checksum right")
+
+
+@data_app.command("list")
+def data_list(
+    folder: Annotated[Path | None, typer.Option(help="The data folder to look into.")] = None,
+) -> None:
+    """What is in the data folder, what is missing, and where it is expected."""
+    if folder is None:
+        say(f"data folder: {data.folder()}   (the environment variable {data.VARIABLE} names another)")
+    else:
+        say(f"data folder: {folder}")
+    for name, path, there in data.listing(folder):
+        say(f"{name}: {path}" if there else f"{name}: {path} is missing (proxdasa data fetch {name})")
+    ready = importlib.util.find_spec("sklearn") is not None
+    say(f"digits, breast_cancer: {'with scikit-learn' if ready else 'missing (pip install proxdasa[data])'}")
+
+
+@app.command("list")
+def list_() -> None:
+    """Everything a configuration file can name, with parameters and defaults."""
+    keys = {name: parameter.default for name, parameter in parameters(Setup).items()}
+    needed = [name for name, default in keys.items() if default is inspect.Parameter.empty]
+    optional = [
+        f"{name}={default}" if isinstance(default, int) else name
+        for name, default in keys.items()
+        if name not in needed
+    ]
+    out.print(f"[bold]keys[/]\n{', '.join(needed)}; optional: {', '.join(optional)}\n", highlight=False)
+    for room, choices in ROOMS.items():
+        table = Table(title=room, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+        for choice in choices:
+            table.add_row(f"[cyan]{choice.__name__}[/]", escape(_signature(choice)), escape(_first_line(choice)))
+        out.print(table)
+        out.print()
+    for kind, values in VALUES.items():
+        takes = {name: _signature(value) for name, value in values.items() if kind == "metric" and callable(value)}
+        names = (f"{name}({takes[name]})" if name in takes else name for name in values)
+        out.print(f"[bold]{kind}[/]\n{escape(', '.join(names))}\n", highlight=False)
+
+
+def main() -> None:
+    """Entry point."""
+    torch.set_flush_denormal(True)  # before torch starts its threads: see `proxdasa.runner.flushed_denormals`
+    warnings.showwarning = show_warning
+    app()
+
+
+def _signature(thing: Any) -> str:
+    shown = []
+    for name, parameter in parameters(thing).items():
+        default = parameter.default
+        if default is inspect.Parameter.empty:
+            shown.append(name)
+        elif isinstance(default, int | float | str) or default is None:
+            shown.append(f"{name}={default!r}")
+        else:
+            described = records.describe(default)
+            shown.append(f"{name}={described if isinstance(described, str) else described['name']}")
+    return ", ".join(shown)
+
+
+def _first_line(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _exit(result: Result) -> None:
+    if result.stopped == "interrupted":
+        say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
+        raise typer.Exit(INTERRUPTED)
+    if result.stopped == "diverged":
+        raise typer.Exit(DIVERGED)

@@ -1,0 +1,150 @@
+"""What the terminal shows: progress, tables, one-line errors."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from proxdasa import experiments, reports
+from proxdasa.records import Row
+from proxdasa.results import Result
+from proxdasa.runner import Progress as Report
+from proxdasa.runner import Setup
+
+out = Console()
+err = Console(stderr=True)
+
+DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+SILENCE = 30
+"""Seconds without a line where there is no terminal to draw a bar on."""
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Bad input is one line and exit code 2, not a traceback."""
+    try:
+        yield
+    except (ValueError, OSError, ModuleNotFoundError) as error:
+        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False, emoji=False)
+        raise typer.Exit(BAD_INPUT) from None
+
+
+@contextmanager
+def progress(series: Sequence[str] = ()) -> Iterator[experiments.Announce]:
+    """A bar per run on a terminal, in 80 columns; elsewhere a line as a run ends, and now and then before."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=10),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[measures]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+
+        def announce(name: str, setup: Setup) -> Report:
+            shown = f"run {series.index(name) + 1} of {len(series)}: {name}" if len(series) > 1 else name
+            task, told = bars.add_task(shown, total=setup.iterations, measures=""), time.monotonic()
+
+            def update(k: int, iterations: int, rows: Sequence[Row]) -> None:
+                bars.update(task, completed=k)
+                if rows:
+                    bars.update(task, measures=mean_measures(rows))
+                nonlocal told
+                if rows and not err.is_terminal and (k == iterations or time.monotonic() > told + SILENCE):
+                    told = time.monotonic()
+                    say(f"{shown}: {k} iterations, {mean_measures(rows)}", err)
+
+            return update
+
+        yield announce
+
+
+def mean_measures(rows: Sequence[Row]) -> str:
+    """Loss and stationarity in a few words."""
+    if not rows:
+        return "every trial diverged"
+    names = {"loss": "loss", "stationarity": "‖G‖²"}
+    means = {shown: sum(row[name] for row in rows) / len(rows) for name, shown in names.items() if name in rows[0]}
+    return " ".join(f"{name} {value:.2g}" for name, value in means.items())
+
+
+def show_final(result: Result) -> None:
+    """The measures at the end of a run."""
+    last = [row for row in result.records if row["k"] == result.records[-1]["k"]] if result.records else []
+    if not last:
+        return
+    table = Table(title=f"after {last[0]['k']} iterations, {len(last)} trials", title_justify="left")
+    table.add_column("measure")
+    table.add_column("mean", justify="right")
+    table.add_column("smallest", justify="right")
+    table.add_column("largest", justify="right")
+    for name in list(last[0])[2:]:
+        values = [float(row[name]) for row in last]
+        table.add_row(name, f"{sum(values) / len(values):.4g}", f"{min(values):.4g}", f"{max(values):.4g}")
+    out.print(table)
+
+
+def show_report(folder: Path, folders: Sequence[Path], target: float | None) -> None:
+    """The table of runs, printed and as a file, and their figure."""
+    runs = reports.load_runs(folders)
+    summary = reports.summarise(runs, target)
+    figure = reports.draw(runs, folder / "figure.png")
+    data = reports.write_csv(summary, folder / "table.csv")
+    table = Table(
+        title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
+    )
+    for name in ("method", "run", "k to target", "‖G‖² ± 95%", "consensus", "loss"):
+        table.add_column(name, justify="left" if name in ("method", "run") else "right", no_wrap=name == "method")
+    for line in summary.lines:
+        reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
+        numbers = (line.stationarity, line.consensus, line.loss)
+        shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
+        shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
+        table.add_row(line.method, escape(line.run), reached, *shown)
+    out.print(table)
+    for run in runs:
+        if run.ending:
+            say(f"{run.title}, {run.label}: {run.ending}")
+    for slope in summary.slopes:
+        say(
+            f"{slope.method}: iterations to target {_power(slope.iterations_to_target)}, "
+            f"final ‖G‖² {_power(slope.stationarity)}"
+        )
+    say(f"figure: {figure}")
+    say(f"table:  {data}")
+
+
+def show_sheet(title: str, sheet: reports.Sheet) -> None:
+    """A table with its notes."""
+    table = Table(title=title, title_justify="left")
+    for heading in sheet.columns.values():
+        table.add_column(heading, justify="left" if heading in ("method", "run") else "right")
+    for row in sheet.texts():
+        table.add_row(*map(escape, row))
+    out.print(table)
+    for note in sheet.notes:
+        say(note)
+
+
+def _power(exponent: float) -> str:
+    return "has no fit (a value is missing or 0)" if math.isnan(exponent) else f"∝ n^{exponent:.2f}"
+
+
+def say(text: str, console: Console = out) -> None:
+    """Print text as it is: paths are neither wrapped, so that they can be copied, nor read as markup."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning in one line, in place of Python's two."""
+    err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False, emoji=False)

@@ -1,0 +1,185 @@
+"""``proxdasa reproduce``: the experiments, each from one command to its table and figure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from proxdasa import experiments, reports
+from proxdasa.cli.display import DIVERGED, INTERRUPTED, err, input_errors, out, progress, say, show_report, show_sheet
+from proxdasa.experiments import comparison as real_data
+from proxdasa.experiments.speedup import AGENTS
+from proxdasa.results import Result
+from proxdasa.runner import Setup
+
+app = typer.Typer(no_args_is_help=True, help="Run an experiment and show its table and figure.")
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results, table and figure.")]
+Trials = Annotated[int, typer.Option(min=1, help="Independent repetitions, run as one stacked computation.")]
+Seed = Annotated[int, typer.Option(min=0, help="Names the samples.")]
+Overwrite = Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")]
+Iterations = Annotated[int | None, typer.Option(min=1, help="K; default: the paper's.")]
+Preset = Annotated[
+    real_data.Preset,
+    typer.Option(
+        help="[b]paper[/]: the paper's loss, λ and Algorithm 2, γ and α tuned on its grid. "
+        "[b]as-published[/]: what the authors' scripts compute."
+    ),
+]
+Algorithms = Annotated[str | None, typer.Option(help="Methods separated by commas; default: all of the paper's table.")]
+
+
+@app.command()
+def speedup(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results and figure.")] = Path(
+        "results/speedup"
+    ),
+    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(map(str, AGENTS)),
+    iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
+
+    Finished runs of the same settings in the output folder are reused.
+    """
+    with input_errors():
+        if not re.fullmatch(r"\d+(,\d+)*", agents):
+            raise ValueError(f"--agents takes numbers separated by commas, such as 5,10,20; got {agents!r}")
+        sizes = [int(size) for size in agents.split(",")]
+        setups = experiments.speedup(sizes, iterations, trials, seed)
+    say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
+    results = _run(setups, output, overwrite)
+    with input_errors():
+        show_report(output, [output / name for name in setups], None)
+    say(
+        "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
+        "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"
+    )
+    _exit(results)
+
+
+@app.command()
+def a9a(
+    preset: Preset = "paper",
+    algorithms: Algorithms = None,
+    iterations: Iterations = None,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Output = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """The comparison on a9a: a perceptron on a ring of 8 agents, five methods (Section 5.2).
+
+    Finished runs of the same settings in the output folder are reused, method by method. The data:
+    [b]proxdasa data fetch a9a[/].
+    """
+    _compare("a9a", preset, algorithms, iterations, trials, seed, output, overwrite)
+
+
+@app.command()
+def mnist(
+    preset: Preset = "paper",
+    algorithms: Algorithms = None,
+    iterations: Iterations = None,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Output = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """The comparison on MNIST: LeNet on the paper's random graph of 8 agents, five methods (Section 5.2).
+
+    It takes hours; finished runs of the same settings in the output folder are reused, method by method. The data:
+    [b]proxdasa data fetch mnist[/].
+    """
+    _compare("mnist", preset, algorithms, iterations, trials, seed, output, overwrite)
+
+
+def _compare(
+    name: str,
+    preset: real_data.Preset,
+    algorithms: str | None,
+    iterations: int | None,
+    trials: int,
+    seed: int,
+    output: Path | None,
+    overwrite: bool,
+) -> None:
+    output = output or Path("results", f"{name}-{preset}")
+    with input_errors():
+        methods = _chosen(algorithms, real_data.algorithms(preset))
+        sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
+    tuned = {}
+    for method, result in _run(sweeps, output, overwrite).items():
+        with input_errors():
+            tuned[method.removeprefix("sweep/")] = gamma, alpha = real_data.best(result)
+        _show_sweep(result)
+        say(f"{result.config['facts']['title']}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
+    with input_errors():
+        setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
+    results = _run(setups, output, overwrite)
+    with input_errors():
+        runs = [replace(_only(output / method), title=real_data.NAMES[method]) for method in setups]
+        sheet = reports.compare(runs, real_data.published(name))
+        show_sheet(f"{name}, {preset}", sheet)
+        written = [sheet.write_markdown(output / "table.md"), sheet.write_csv(output / "table.csv")]
+        written += [sheet.write_latex(output / "table.tex"), reports.draw_comparison(runs, output / "figure.png")]
+    for path in written:
+        say(f"written: {path}")
+    _exit(results)
+
+
+def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
+    if given is None:
+        return list(known)
+    asked = given.split(",")
+    for method in asked:
+        if method not in known:
+            raise ValueError(f"--algorithms: there is no {method!r} in this preset; accepted: {', '.join(known)}")
+    return [method for method in known if method in asked]
+
+
+def _only(folder: Path) -> reports.Run:
+    (run,) = reports.load_runs([folder])
+    return run
+
+
+def _show_sweep(result: Result) -> None:
+    """The final objective for each γ and α."""
+    ends = {row["trial"]: row["objective"] for row in result.records if row["k"] == result.iterations}
+    gammas, alphas = (list(dict.fromkeys(values)) for values in zip(*real_data.GRID, strict=True))
+    title = f"{result.config['facts']['title']}: objective after {result.iterations} iterations"
+    table = Table("", *(f"α = {alpha:g}" for alpha in alphas), title=title, title_justify="left")
+    for gamma in gammas:
+        cells = [ends.get(real_data.GRID.index((gamma, alpha))) for alpha in alphas]
+        table.add_row(f"γ = {gamma:g}", *("diverged" if cell is None else f"{cell:.4g}" for cell in cells))
+    out.print(table)
+
+
+def _run(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
+    """The series of runs, or the end of the command if it was interrupted."""
+    with input_errors(), progress(list(setups)) as announce:
+        output.mkdir(parents=True, exist_ok=True)
+        results = experiments.run_series(setups, output, announce, overwrite, lambda text: say(text, err))
+    if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":
+        kept = "its records are saved" if last.records else "it has no records"
+        say(
+            f"interrupted: {name} at iteration {last.iterations} of {setups[name].iterations} ({kept}); "
+            f"{len(results) - 1} of {len(setups)} runs are finished; "
+            f"the same command{' without --overwrite' if overwrite else ''} goes on",
+            err,
+        )
+        raise typer.Exit(INTERRUPTED)
+    return results
+
+
+def _exit(results: Mapping[str, Result]) -> None:
+    if any(result.stopped == "diverged" for result in results.values()):
+        raise typer.Exit(DIVERGED)

@@ -1,0 +1,184 @@
+"""The comparison: rules that undo the scripts' division by n, presets, the choice of γ and α, the command."""
+
+import csv
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import proxdasa
+from proxdasa import cli, metrics, networks, schedules
+from proxdasa.data import Contiguous, Shuffled, from_tensors
+from proxdasa.experiments import comparison
+from proxdasa.problems import Supervised, cross_entropy, models
+from proxdasa.regularizers import L1
+
+N = comparison.AGENTS
+
+
+def examples(inputs=6, classes=2, rows=200):
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(rows, inputs)), dtype=torch.float32)
+    y = (x[:, 0] > 0).long() * (classes - 1)
+    return from_tensors(x[:150], y[:150], x[150:], y[150:])
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Both experiments with a small network on a few made-up examples."""
+    small = {"data": examples, "model": partial(models.mlp, 6, 3, 2), "batch": 2, "iterations": 12, "observe_every": 6}
+    for name, experiment in comparison.EXPERIMENTS.items():
+        monkeypatch.setitem(comparison.EXPERIMENTS, name, replace(experiment, **small))
+
+
+def divided(outputs, targets):
+    return cross_entropy(outputs, targets) / N
+
+
+def as_listed(experiment):
+    """The methods with the paper's own parameters, which belong to the divided loss."""
+    a, b, k0 = experiment.deepstorm
+    step, period = experiment.prox_gt
+    return {
+        "sppdm": proxdasa.SPPDM(
+            gamma=3.0, c=1.0, kappa=0.1, beta=0.9, alpha=experiment.sppdm_alpha, momentum=schedules.nesterov()
+        ),
+        "prox-gt-sr-e": proxdasa.ProxGTSRE(gamma=step, period=period),
+        "deepstorm-v2": proxdasa.DeepStormV2(schedules.cube_root(a, k0), beta=b),
+        "prox-dasa": proxdasa.ProxDASA(experiment.dasa[0], schedules.diminishing(experiment.dasa[1])),
+        "prox-dasa-gt-script": proxdasa.ProxDASA(experiment.gt[0], schedules.uncapped(experiment.gt[1])),
+    }
+
+
+@pytest.mark.parametrize("name", comparison.EXPERIMENTS)
+@pytest.mark.parametrize("method", comparison.algorithms("as-published"))
+def test_the_undivided_loss_with_scaled_steps_visits_the_same_points(tiny, name, method):
+    ours = comparison.comparison(name, "as-published", {}, [method], iterations=40, trials=2)[method]
+    ours = replace(ours, dtype=torch.float64)
+    theirs = replace(
+        ours,
+        algorithm=as_listed(comparison.EXPERIMENTS[name])[method],
+        problem=replace(ours.problem, loss=divided),
+        regularizer=L1(comparison.WEIGHT),
+    )
+    torch.testing.assert_close(ours.run().x, theirs.run().x, rtol=1e-9, atol=1e-11)
+
+
+def test_presets(tiny):
+    tuned = {"prox-dasa": (3.0, 0.3), "prox-dasa-gt": (1.0, 1.0)}
+    paper = comparison.comparison("a9a", "paper", tuned)
+    scripts = comparison.comparison("a9a", "as-published", {})
+    assert list(paper) == comparison.algorithms("paper")
+    assert list(scripts) == comparison.algorithms("as-published")
+    assert {setup.algorithm.facts.title for setup in paper.values()} == {comparison.NAMES[name] for name in paper}
+    assert type(scripts["prox-dasa-gt-script"].algorithm) is proxdasa.ProxDASA
+    assert (paper["prox-dasa-gt"].algorithm.gamma, paper["prox-dasa"].algorithm.gamma) == (1.0, 3.0)
+    assert paper["prox-dasa-gt"].algorithm.alpha.parameters == {"alpha": 1.0}
+    for setups, weight, partition, initial in ((paper, 1e-4, Shuffled, "shared"), (scripts, 8e-4, Contiguous, "each")):
+        for setup in setups.values():
+            assert setup.regularizer == L1(weight)
+            assert (type(setup.problem.partition), setup.problem.initial) == (partition, initial)
+
+
+def test_stationarity_is_that_of_the_papers_penalty(tiny):
+    setup = comparison.comparison("a9a", "as-published", {}, ["prox-dasa"], iterations=3, trials=1)["prox-dasa"]
+    row = setup.run().records[-1]
+    same = replace(setup, metrics=(metrics.table_stationarity(L1(1e-4)),)).run().records[-1]
+    other = replace(setup, metrics=(metrics.table_stationarity(),)).run().records[-1]
+    assert row["table_stationarity"] == same["table_stationarity"] != other["table_stationarity"]
+
+
+def test_the_papers_set_ups():
+    a9a, mnist = comparison.EXPERIMENTS["a9a"], comparison.EXPERIMENTS["mnist"]
+    assert a9a.network().rho == pytest.approx(0.8047, abs=1e-4)
+    assert mnist.network().rho == pytest.approx(0.375)
+    assert sum(p.numel() for p in a9a.model().parameters()) == 8_066
+    assert sum(p.numel() for p in mnist.model().parameters()) == 25_010
+    for name in comparison.EXPERIMENTS:
+        rows = comparison.published(name)
+        assert set(rows) == set(comparison.NAMES.values())
+        assert rows["Prox-DASA-GT's script"] == rows["Prox-DASA-GT"]
+
+
+def quick_sweep(tiny, method="prox-dasa"):
+    return comparison.sweep("a9a", [method], iterations=2)[f"sweep/{method}"].run()
+
+
+def test_a_sweep_is_the_grid_and_its_best_has_the_lowest_objective(tiny):
+    result = quick_sweep(tiny)
+    algorithm = result.config["algorithm"]
+    assert list(zip(algorithm["gamma"], algorithm["alpha"]["alpha"], strict=True)) == list(comparison.GRID)
+    for row in result.records:
+        row["objective"] = 5.0 if row["trial"] != 4 or row["k"] < 2 else 4.0  # the fifth at the end alone
+        if row["trial"] == 2 and row["k"] == 2:
+            row["objective"] = float("nan")
+    assert comparison.best(result) == (3.0, 1.0)
+
+
+def test_a_sweep_in_which_everything_diverged(tiny):
+    result = quick_sweep(tiny, "prox-dasa-gt")
+    result.records[:] = [row for row in result.records if row["k"] < 2]
+    with pytest.raises(ValueError, match="Prox-DASA-GT diverged for every γ and α"):
+        comparison.best(result)
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, ["reproduce", *map(str, arguments)])
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    monkeypatch.setattr(cli.out, "width", 200)
+
+
+def test_the_command_with_tuning(tiny, wide, tmp_path):
+    chosen = ("a9a", "--algorithms", "prox-dasa,deepstorm-v2", "--trials", 2, "-o", tmp_path)
+    result = call(*chosen)
+    assert result.exit_code == 0, result.output
+    assert "have the lowest objective" in result.stdout
+    with (tmp_path / "table.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["DEEPSTORM v2", "Prox-DASA"]
+    assert [row["accuracy_published"] for row in rows] == ["84.9", "84.71"]
+    assert all(0 <= float(row["accuracy_lowest"]) <= float(row["accuracy"]) <= 100 for row in rows)
+    assert "84.71" in (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert r"\toprule" in (tmp_path / "table.tex").read_text(encoding="utf-8")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    again = call(*chosen)
+    assert "1 finished run reused" in again.stderr
+    assert "2 finished runs reused" in again.stderr
+    assert "iterations" not in again.stderr
+
+
+def test_the_command_as_published(tiny, wide, tmp_path):
+    result = call("mnist", "--preset", "as-published", "--trials", 1, "--iterations", 6, "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "Prox-DASA-GT's script" in result.stdout
+    assert "96.84" in result.stdout
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == sorted(
+        comparison.algorithms("as-published")
+    )
+
+
+def test_bad_input(tiny, tmp_path):
+    result = call("a9a", "--algorithms", "sppdm,adam", "-o", tmp_path)
+    assert result.exit_code == 2
+    assert "there is no 'adam' in this preset; accepted: sppdm, prox-gt-sr-e" in result.stderr
+    assert call("a9a", "--preset", "mine").exit_code == 2
+
+
+def test_missing_data_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROXDASA_DATA", str(tmp_path))
+    result = call("a9a", "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "proxdasa data fetch a9a" in result.stderr
+
+
+def test_the_network_of_supervised_examples_needs_no_ring():
+    """The comparison's parts in a user's hands: other data, other graph."""
+    problem = Supervised(partial(models.mlp, 6, 3, 2), examples(), agents=4, batch_size=2)
+    result = proxdasa.run(proxdasa.ProxDASAGT(1.0), problem, networks.complete(4), regularizer=L1(1e-3), iterations=300)
+    assert result.records[-1]["accuracy"] > 0.85
