@@ -26,6 +26,7 @@ from proxdasa.networks import (
     complete,
     constant,
     erdos_renyi,
+    exponential,
     from_graph,
     from_matrix,
     grid,
@@ -49,6 +50,7 @@ EXAMPLES = [
     *(build(n) for build in (ring, path, star, complete) for n in (2, 3, 8)),
     *(grid(3, 4), grid(1, 5), torus(3, 4), torus(2, 2), torus(1, 5), torus(4, 4, weights=best_constant)),
     *(ladder(1), ladder(5), hypercube(1), hypercube(4), hypercube(3, weights=best_constant)),
+    *(exponential(1), exponential(2), exponential(3), exponential(16), exponential(21, weights=best_constant)),
     *(erdos_renyi(20, 0.4), erdos_renyi(20, 0.3, seed=3, weights=max_degree), erdos_renyi(6, 1.0)),
     *(regular(12, 3), regular(12, 5, seed=4, weights=max_degree), paper()),
     *(path(6, weights=best_constant), star(6, weights=max_degree)),
@@ -155,11 +157,30 @@ def test_torus_spectrum(rows, columns):
     assert torus(rows, columns).rho == pytest.approx(np.abs(values).max(), abs=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("n", "steps"), [(1, []), (2, [1]), (3, [1]), (4, [1, 2]), (7, [1, 2]), (8, [1, 2, 4]), (20, [1, 2, 4, 8])]
+)
+def test_exponential_spectrum(n, steps):
+    # Circulant, so the eigenvectors of A are Fourier's; the step n/2 meets itself and is one neighbour, not two.
+    neighbours = sorted({(sign * step) % n for step in steps for sign in (1, -1)})
+    assert exponential(n).neighbours(0) == tuple(neighbours)
+    assert set(exponential(n).degrees) == {len(neighbours)}
+    waves = [sum(np.cos(2 * np.pi * k * j / n) for j in neighbours) for k in range(1, n)]
+    rates = [abs(1 + wave) / (1 + len(neighbours)) for wave in waves]
+    assert exponential(n).rho == pytest.approx(max(rates, default=0.0), abs=1e-14)
+
+
+@pytest.mark.parametrize("j", [2, 3, 6, 9])
+def test_exponential_mixes_in_logarithmic_time(j):
+    assert exponential(2**j).rho == pytest.approx(1 - 2 / j, abs=1e-12)
+
+
 def test_numbering():
     assert grid(3, 4).neighbours(5) == (1, 4, 6, 9)  # row by row
     assert torus(3, 4).neighbours(0) == (1, 3, 4, 8)
     assert ladder(4).neighbours(1) == (0, 2, 5)
     assert hypercube(3).neighbours(5) == (1, 4, 7)  # one binary digit apart
+    assert exponential(8).neighbours(1) == (0, 2, 3, 5, 7)
     assert set(regular(30, 4).degrees) == {4}
 
 
@@ -408,6 +429,7 @@ def test_the_given_matrix_is_copied():
         (partial(path, -1), ValueError, ["path: agents"]),
         (partial(star, 0), ValueError, ["star: agents"]),
         (partial(complete, 0), ValueError, ["complete: agents"]),
+        (partial(exponential, 0), ValueError, ["exponential: agents"]),
         (partial(grid, 3, 0), ValueError, ["grid: columns"]),
         (partial(torus, 0, 3), ValueError, ["torus: rows"]),
         (partial(ladder, 0), ValueError, ["ladder: rungs"]),

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from proxdasa import data, experiments, records
-from proxdasa.cli import reproduce
+from proxdasa.cli import studies
 from proxdasa.cli.display import (
     DIVERGED,
     INTERRUPTED,
@@ -37,7 +37,7 @@ from proxdasa.results import Result
 from proxdasa.runner import Setup
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(studies.app, name="reproduce")
 data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
 app.add_typer(data_app, name="data")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -24,7 +24,11 @@ from proxdasa.runner import Setup
 out = Console()
 err = Console(stderr=True)
 
+T = TypeVar("T", int, float)
+
 DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+TEXTS = ("method", "run", "graph", "mixing")
+"""Columns of tables that hold no numbers."""
 SILENCE = 30
 """Seconds without a line where there is no terminal to draw a bar on."""
 
@@ -125,11 +129,11 @@ def show_report(folder: Path, folders: Sequence[Path], target: float | None) -> 
 
 
 def show_sheet(title: str, sheet: reports.Sheet) -> None:
-    """A table with its notes."""
+    """A table in brief, with its notes; the files have the smallest and the largest trial too."""
     table = Table(title=title, title_justify="left")
     for heading in sheet.columns.values():
-        table.add_column(heading, justify="left" if heading in ("method", "run") else "right")
-    for row in sheet.texts():
+        table.add_column(heading, justify="left" if heading in TEXTS else "right", no_wrap=heading in TEXTS)
+    for row in sheet.texts(brief=True):
         table.add_row(*map(escape, row))
     out.print(table)
     for note in sheet.notes:
@@ -138,6 +142,14 @@ def show_sheet(title: str, sheet: reports.Sheet) -> None:
 
 def _power(exponent: float) -> str:
     return "has no fit (a value is missing or 0)" if math.isnan(exponent) else f"∝ n^{exponent:.2f}"
+
+
+def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
+    """The numbers of an option that takes several."""
+    try:
+        return [kind(part) for part in given.split(",")]
+    except ValueError:
+        raise ValueError(f"{option} takes numbers separated by commas, such as 5,10,20; got {given!r}") from None
 
 
 def say(text: str, console: Console = out) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,18 @@ import typer
 from rich.table import Table
 
 from proxdasa import experiments, reports
-from proxdasa.cli.display import DIVERGED, INTERRUPTED, err, input_errors, out, progress, say, show_report, show_sheet
+from proxdasa.cli.display import (
+    DIVERGED,
+    INTERRUPTED,
+    err,
+    input_errors,
+    numbers,
+    out,
+    progress,
+    say,
+    show_report,
+    show_sheet,
+)
 from proxdasa.experiments import comparison as real_data
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.results import Result
@@ -51,19 +61,16 @@ def speedup(
     Finished runs of the same settings in the output folder are reused.
     """
     with input_errors():
-        if not re.fullmatch(r"\d+(,\d+)*", agents):
-            raise ValueError(f"--agents takes numbers separated by commas, such as 5,10,20; got {agents!r}")
-        sizes = [int(size) for size in agents.split(",")]
-        setups = experiments.speedup(sizes, iterations, trials, seed)
+        setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
-    results = _run(setups, output, overwrite)
+    results = run_all(setups, output, overwrite)
     with input_errors():
         show_report(output, [output / name for name in setups], None)
     say(
         "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
         "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"
     )
-    _exit(results)
+    finish(results)
 
 
 @app.command()
@@ -117,23 +124,20 @@ def _compare(
         methods = _chosen(algorithms, real_data.algorithms(preset))
         sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
     tuned = {}
-    for method, result in _run(sweeps, output, overwrite).items():
+    for method, result in run_all(sweeps, output, overwrite).items():
         with input_errors():
             tuned[method.removeprefix("sweep/")] = gamma, alpha = real_data.best(result)
         _show_sweep(result)
         say(f"{result.config['facts']['title']}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
     with input_errors():
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
-    results = _run(setups, output, overwrite)
+    results = run_all(setups, output, overwrite)
     with input_errors():
-        runs = [replace(_only(output / method), title=real_data.NAMES[method]) for method in setups]
+        runs = [replace(run, title=real_data.NAMES[method]) for method, run in load(output, setups).items()]
         sheet = reports.compare(runs, real_data.published(name))
         show_sheet(f"{name}, {preset}", sheet)
-        written = [sheet.write_markdown(output / "table.md"), sheet.write_csv(output / "table.csv")]
-        written += [sheet.write_latex(output / "table.tex"), reports.draw_comparison(runs, output / "figure.png")]
-    for path in written:
-        say(f"written: {path}")
-    _exit(results)
+        write(output, sheet, reports.draw_comparison(runs, output / "figure.png"))
+    finish(results)
 
 
 def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
@@ -146,9 +150,16 @@ def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
     return [method for method in known if method in asked]
 
 
-def _only(folder: Path) -> reports.Run:
-    (run,) = reports.load_runs([folder])
-    return run
+def load(output: Path, setups: Mapping[str, Setup]) -> dict[str, reports.Run]:
+    """The saved runs of a series that are no sweeps, in its order."""
+    return {name: run for name in setups for run in reports.load_runs([output / name])}
+
+
+def write(output: Path, sheet: reports.Sheet, figure: Path) -> None:
+    """The table in three formats, and where everything is."""
+    written = [sheet.write_markdown(output / "table.md"), sheet.write_csv(output / "table.csv")]
+    for path in (*written, sheet.write_latex(output / "table.tex"), figure):
+        say(f"written: {path}")
 
 
 def _show_sweep(result: Result) -> None:
@@ -163,7 +174,7 @@ def _show_sweep(result: Result) -> None:
     out.print(table)
 
 
-def _run(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
+def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
     """The series of runs, or the end of the command if it was interrupted."""
     with input_errors(), progress(list(setups)) as announce:
         output.mkdir(parents=True, exist_ok=True)
@@ -180,6 +191,7 @@ def _run(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str
     return results
 
 
-def _exit(results: Mapping[str, Result]) -> None:
+def finish(results: Mapping[str, Result]) -> None:
+    """The exit code."""
     if any(result.stopped == "diverged" for result in results.values()):
         raise typer.Exit(DIVERGED)

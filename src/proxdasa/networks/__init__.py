@@ -15,6 +15,7 @@ This room knows integers and weights only. A builder added to `ALL` can be named
 from proxdasa.networks.graphs import (
     complete,
     erdos_renyi,
+    exponential,
     from_graph,
     from_matrix,
     grid,
@@ -30,7 +31,7 @@ from proxdasa.networks.graphs import (
 from proxdasa.networks.network import Network
 from proxdasa.networks.weights import Weights, best_constant, constant, max_degree, metropolis
 
-ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, erdos_renyi, regular, paper)
+ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper)
 """The builders whose arguments are plain numbers and the name of a weighting."""
 
 WEIGHTINGS = (metropolis, max_degree, best_constant)
@@ -45,6 +46,7 @@ __all__ = [
     "complete",
     "constant",
     "erdos_renyi",
+    "exponential",
     "from_graph",
     "from_matrix",
     "grid",

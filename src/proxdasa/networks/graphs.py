@@ -78,6 +78,18 @@ def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
 
 
 @recorded
+def exponential(agents: int, weights: Weights = metropolis) -> csr_array:
+    """The static exponential graph: agent i is joined to i ± 2^j (mod n) for every power 2^j ≤ n/2.
+
+    About 2 log₂ n neighbours each, and 1 − ρ = 2/log₂ n where n is a power of two; a ring has 1 − ρ of the order 1/n².
+    Ying et al., Exponential graph is provably efficient for decentralized deep training, 2021; undirected here.
+    """
+    _at_least(1, agents=agents)
+    powers = [2**j for j in range((agents // 2).bit_length())]
+    return weights(nx.circulant_graph(agents, powers))
+
+
+@recorded
 def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights = metropolis) -> csr_array:
     """Each pair of agents is joined with the given probability, independently of the others.
 

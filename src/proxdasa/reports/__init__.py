@@ -1,14 +1,15 @@
 """Tables and figures from results folders alone; nothing here runs anything."""
 
 from proxdasa.reports.curves import Curve, Run, Spread, finals
-from proxdasa.reports.figures import draw, draw_comparison
+from proxdasa.reports.figures import draw, draw_comparison, second_half, shown_curve
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.quantities import words
 from proxdasa.reports.runs import load_runs
-from proxdasa.reports.sheets import Sheet
+from proxdasa.reports.sheets import Cell, Sheet
 from proxdasa.reports.tables import Line, Slope, Table, compare, summarise, write_csv
 
 __all__ = [
+    "Cell",
     "Curve",
     "Line",
     "Panel",
@@ -23,6 +24,8 @@ __all__ = [
     "draw_panels",
     "finals",
     "load_runs",
+    "second_half",
+    "shown_curve",
     "summarise",
     "words",
     "write_csv",

@@ -22,7 +22,7 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     grid = []
     for title in dict.fromkeys(run.title for run in runs):
         mine = [run for run in runs if run.title == title]
-        curves = {measure: [_curve(run, measure) for run in mine] for measure in measures}
+        curves = {measure: [shown_curve(run, measure) for run in mine] for measure in measures}
         grid.append([Panel(title, words("k").label, words(measure).label, curves[measure]) for measure in measures])
     return draw_panels(grid, path, ordered=True)
 
@@ -49,7 +49,7 @@ def _recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
     return found
 
 
-def _curve(run: Run, measure: str, axis: str = "k") -> Curve:
+def shown_curve(run: Run, measure: str, axis: str = "k") -> Curve:
     """A run's curve; the disagreement of agents that began together is shown from the first observation after.
 
     It is rounding at k = 0 and a thousand times that or more at once. The start is then no value of the method, and a
@@ -67,8 +67,8 @@ def _later(curve: Curve) -> Curve:
 
 
 def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
-    curves, log_y = [_curve(run, measure, axis) for run in runs], words(measure).log
-    y_range = (None, _ceiling(curves)) if log_y else _second_half(curves)
+    curves, log_y = [shown_curve(run, measure, axis) for run in runs], words(measure).log
+    y_range = (None, _ceiling(curves)) if log_y else second_half(curves)
     ends = [run.final(axis).mean for run in runs if run.has(axis)]
     log_x = max(ends) > 5 * float(np.median(ends))  # else one that goes far would leave no room for the others
     if log_x:
@@ -76,7 +76,7 @@ def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
     return Panel("", words(axis).label, words(measure).label, curves, log_x, log_y, y_range)
 
 
-def _second_half(curves: Sequence[Curve]) -> tuple[float, float]:
+def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
     """What to show of curves that come from far below: all of the second half of each, but not of its band.
 
     A few trials that stay on a plateau make a band so wide that it would squash the rest.

@@ -32,9 +32,10 @@ class Sheet:
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
 
-    def texts(self) -> list[list[str]]:
-        """The cells as people read them."""
-        return [[text(cell) for cell in row] for row in self.rows]
+    def texts(self, brief: bool = False) -> list[list[str]]:
+        """The cells as people read them; in brief, without the smallest and the largest trial."""
+        texts = [[text(cell) for cell in row] for row in self.rows]
+        return [[cell.partition(" [")[0] for cell in row] for row in texts] if brief else texts
 
     def write_csv(self, path: Path) -> Path:
         """Plain numbers in full precision; a spread over trials takes four columns. Notes are left out."""

@@ -1,0 +1,190 @@
+"""The studies of heterogeneity and topology: the promises of their set-ups, and small versions of what they show."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from proxdasa import DPSGD, ProxDASA, ProxDASAGT, mixing
+from proxdasa.data import Dirichlet, digits
+from proxdasa.experiments import read
+from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skewed
+from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology
+
+
+def mean(result, measure, since=0.0):
+    """The mean over trials and over the observations from a share of the iterations on."""
+    return np.mean([row[measure] for row in result.records if row["k"] >= since * result.iterations])
+
+
+# Heterogeneity ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def levels():
+    return heterogeneity()
+
+
+def test_each_method_runs_at_each_level(levels):
+    methods = {"prox-dasa": ProxDASA, "prox-dasa-gt": ProxDASAGT, "d-psgd": DPSGD}
+    assert list(levels) == [f"{name}-beta-{beta:g}" for name in methods for beta in BETAS]
+    for name, setup in levels.items():
+        assert type(setup.algorithm) is methods[name.rpartition("-beta-")[0]]
+        assert setup.network.label == "ring(10)"
+        assert setup.mixing == mixing.Gossip(1)
+        assert setup.regularizer.weight == 1e-3
+
+
+def test_what_is_compared_is_the_same(levels):
+    for beta in BETAS:
+        plain, tracked, sgd = (levels[f"{name}-beta-{beta:g}"] for name in ("prox-dasa", "prox-dasa-gt", "d-psgd"))
+        assert plain.problem is tracked.problem is sgd.problem
+        assert plain.algorithm.gamma == tracked.algorithm.gamma == 3
+        assert sgd.algorithm.gamma == 0.3
+        for setup in (plain, tracked):
+            assert setup.bound().alpha(0) == setup.bound().alpha(999) == math.sqrt(10 / 1_000)
+        assert len({(setup.iterations, setup.trials, setup.seed) for setup in (plain, tracked, sgd)}) == 1
+
+
+def test_labels_go_from_alike_to_one_class_per_agent(levels):
+    largest = {}
+    for beta in BETAS:
+        problem = levels[f"prox-dasa-beta-{beta:g}"].problem
+        counts = torch.stack([torch.bincount(problem.data.y[rows], minlength=10) for rows in problem.parts])
+        assert int(counts.sum()) == len(problem.data.y)
+        assert int(counts.sum(1).min()) >= BATCH
+        largest[beta] = (counts.amax(1) / counts.sum(1)).mean()
+    assert largest[100.0] < 0.15 < largest[1.0] < largest[0.1] < largest[0.0]
+    # One class, but for what the cuts add of the next: classes have 134 to 154 rows, agents 143 or 144.
+    assert float((counts.amax(1) / counts.sum(1)).min()) > 0.9
+    assert sorted(counts.argmax(1).tolist()) == list(range(10))
+
+
+def test_the_first_draw_that_gives_every_agent_a_batch():
+    y = digits().y
+    partition = skewed(y, 0.1, 10)
+    smallest = [min(map(len, Dirichlet(0.1, seed=seed)(y, 10))) for seed in range(partition.seed + 1)]
+    assert smallest[-1] >= BATCH > max(smallest[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"data": "cifar"}, "data must be digits or mnist; got 'cifar'"),
+        ({"betas": [1e-6]}, "beta = 1e-06 gives each of 10 agents 16 examples; choose a larger beta, or 0"),
+        ({"betas": [-1.0]}, "beta must be a positive number"),
+    ],
+)
+def test_refused_levels(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        heterogeneity(**arguments)
+
+
+def test_its_runs_can_be_repeated_from_their_files(levels, tmp_path):
+    for name in ("prox-dasa-gt-beta-0.1", "d-psgd-beta-0"):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(levels[name].config()), encoding="utf-8")
+        assert read(path).config() == levels[name].config()
+
+
+def test_tracking_removes_what_heterogeneity_adds():
+    """At one class per agent Prox-DASA's agents disagree many times more than at β = 100, those of GT do not."""
+    setups = heterogeneity(betas=(100.0, 0.0), iterations=300, trials=1)
+    del setups["d-psgd-beta-100"]
+    ends = {name: replace(setup, observe_every=30).run() for name, setup in setups.items()}
+
+    def end(run, measure):
+        return mean(ends[run], measure, since=0.8)
+
+    def grown(method, measure):
+        return end(f"{method}-beta-0", measure) / end(f"{method}-beta-100", measure)
+
+    assert grown("prox-dasa", "consensus") > 6
+    assert grown("prox-dasa", "z_consensus") > 2
+    assert grown("prox-dasa", "loss") > 1.4
+    assert grown("prox-dasa-gt", "consensus") < 2
+    assert grown("prox-dasa-gt", "z_consensus") < 1.5
+    assert grown("prox-dasa-gt", "loss") < 1.1
+    for other in ("prox-dasa", "d-psgd"):
+        assert end(f"{other}-beta-0", "loss") > 1.4 * end("prox-dasa-gt-beta-0", "loss")
+        assert end(f"{other}-beta-0", "lowest_accuracy") < end("prox-dasa-gt-beta-0", "lowest_accuracy") - 0.1
+
+
+# Topology -----------------------------------------------------------------------------------------------------
+
+
+def test_each_mixing_runs_on_each_graph_with_equal_rounds():
+    setups = topology()
+    per_iteration = {}
+    for name, setup in setups.items():
+        graph, mixed, R = name.split("-")
+        m = per_iteration[graph, mixed] = setup.mixing.rounds_for(setup.network.rho)
+        assert setup.mixing == MIXINGS[mixed]
+        assert setup.network.label.startswith(graph)
+        assert setup.iterations * m <= int(R) < (setup.iterations + 1) * m
+        assert setup.bound().alpha(0) == min(1, math.sqrt(16 / setup.iterations))
+        assert setup.problem is next(iter(setups.values())).problem
+    assert per_iteration == {
+        ("ring", "single"): 1, ("ring", "gossip"): 20, ("ring", "chebyshev"): 5,
+        ("grid", "single"): 1, ("grid", "gossip"): 8, ("grid", "chebyshev"): 3,
+        ("exponential", "single"): 1, ("exponential", "gossip"): 2, ("exponential", "chebyshev"): 2,
+        ("complete", "single"): 1,
+    }  # fmt: skip
+    assert len(setups) == len(per_iteration) * len(ROUNDS)
+
+
+def test_too_few_rounds_are_refused():
+    with pytest.raises(ValueError, match=r"10 rounds are less than one iteration of Gossip.*ring\(16\).*m = 20"):
+        topology(rounds=(10, 1_000))
+
+
+def test_agents_disagree_more_than_their_samples():
+    problem = disagreeing(16)
+    assert problem.dtype == torch.float64
+    assert float(torch.linalg.eigvalsh(problem.A).min()) > -1e-12
+    curvature = torch.linalg.eigvalsh(problem.A.mean(0))
+    assert 0.5 < float(curvature.min()) < float(curvature.max()) < 1.5
+    x = torch.linalg.solve(problem.A.mean(0), problem.b.mean(0))
+    local = problem.evaluate(x.expand(1, 16, -1)).grad[0]
+    torch.testing.assert_close(local.mean(0), torch.zeros(10, dtype=torch.float64))
+    assert float(local.square().sum(1).mean()) > 5 * problem.noise**2 * problem.dim
+
+
+@pytest.fixture(scope="module")
+def ends():
+    """‖G‖² of the last fifth of short runs."""
+    setups = topology(rounds=(250, 1_000))
+    return {
+        name: mean(replace(setup, observe_every=10).run(), "stationarity", since=0.8) for name, setup in setups.items()
+    }
+
+
+def test_rounds_are_counted_as_promised():
+    result = topology(rounds=(60,), trials=1)["ring-gossip-000060"].run()
+    assert result.records[-1]["rounds"] == 60
+
+
+def test_a_transient_that_depends_on_the_graph(ends):
+    """With one round: a ring is far from what the complete graph reaches, an exponential graph is not."""
+    for R in ("000250", "001000"):
+        best = ends[f"complete-single-{R}"]
+        assert ends[f"ring-single-{R}"] > 8 * best
+        assert ends[f"exponential-single-{R}"] == pytest.approx(best, rel=0.15)
+    # ... and it passes: the grid comes closer with more rounds.
+    excess = [ends[f"grid-single-{R}"] / ends[f"complete-single-{R}"] for R in ("000250", "001000")]
+    assert excess[1] < 0.7 * excess[0]
+
+
+def test_rounds_pay_on_a_ring_and_not_on_an_exponential_graph(ends):
+    for R in ("000250", "001000"):
+        assert ends[f"ring-chebyshev-{R}"] < ends[f"ring-single-{R}"] / 2
+        assert ends[f"exponential-single-{R}"] < ends[f"exponential-chebyshev-{R}"]
+        assert ends[f"exponential-single-{R}"] < ends[f"exponential-gossip-{R}"]
+
+
+def test_chebyshev_does_with_a_quarter_of_the_rounds(ends):
+    """m = 5 instead of 20 on the ring: the same K, and the same end, for R and 4 R."""
+    assert ends["ring-chebyshev-000250"] == pytest.approx(ends["ring-gossip-001000"], rel=0.1)
