@@ -9,7 +9,10 @@ from proxdasa.schedules import Number
 
 
 def descend(x: Tensor, γ: Number, z: Tensor) -> Tensor:
-    """X − γ z, in one pass."""
-    if isinstance(γ, Tensor):
-        return torch.addcmul(x, γ, z, value=-1)
-    return torch.sub(x, z, alpha=γ)
+    """One pass over memory for x − γ z."""
+    return advance(x, -γ, z)
+
+
+def advance(x: Tensor, γ: Number, z: Tensor) -> Tensor:
+    """One pass over memory for x + γ z."""
+    return torch.addcmul(x, γ, z) if isinstance(γ, Tensor) else torch.add(x, z, alpha=γ)

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.rows import advance
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Alpha, Number, check_positive, check_schedule
 
@@ -61,10 +62,10 @@ class SPPDM:
         """Dual step, momentum, proximal step, centre."""
         x, x_prev, p, w = state
         γ, c, κ, α = self.gamma, self.c, self.kappa, self.alpha
-        η = 0.0 if self.momentum is None else self.momentum(k)
         own, others = agents.degrees * x, agents.neighbour_sum(x)
         φ = γ + 2 * c * agents.degrees + κ
-        p = p + α * (own - others)
-        s = x + η * (x - x_prev)
-        x_new = agents.prox((γ * s + c * (own + others) + κ * w - agents.grad(s, k) - p) / φ, 1 / φ)
-        return self.State(x_new, x, p, w + self.beta * (x_new - w))
+        p = advance(p, α, own - others)
+        s = x if self.momentum is None else torch.lerp(x_prev, x, 1 + self.momentum(k))
+        pull = advance(advance(γ * s, c, own + others), κ, w)
+        x_new = agents.prox((pull - agents.grad(s, k) - p) / φ, 1 / φ)
+        return self.State(x_new, x, p, torch.lerp(w, x_new, self.beta))
