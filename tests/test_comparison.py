@@ -135,7 +135,7 @@ def wide(monkeypatch):
 
 
 def test_the_command_with_tuning(tiny, wide, tmp_path):
-    chosen = ("a9a", "--algorithms", "prox-dasa,deepstorm-v2", "--trials", 2, "-o", tmp_path)
+    chosen = ("a9a", "--preset", "paper", "--algorithms", "prox-dasa,deepstorm-v2", "--trials", 2, "-o", tmp_path)
     result = call(*chosen)
     assert result.exit_code == 0, result.output
     assert "have the lowest objective" in result.stdout
@@ -154,7 +154,7 @@ def test_the_command_with_tuning(tiny, wide, tmp_path):
 
 
 def test_the_command_as_published(tiny, wide, tmp_path):
-    result = call("mnist", "--preset", "as-published", "--trials", 1, "--iterations", 6, "-o", tmp_path)
+    result = call("mnist", "--trials", 1, "--iterations", 6, "-o", tmp_path)
     assert result.exit_code == 0, result.output
     assert "Prox-DASA-GT's script" in result.stdout
     assert "96.84" in result.stdout

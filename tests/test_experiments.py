@@ -1,5 +1,6 @@
 """The studies of heterogeneity and topology: the promises of their set-ups, and small versions of what they show."""
 
+import csv
 import json
 import math
 from dataclasses import replace
@@ -7,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from proxdasa import DPSGD, ProxDASA, ProxDASAGT, mixing
+from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, mixing
 from proxdasa.data import Dirichlet, digits
 from proxdasa.experiments import read
-from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skewed
+from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed
 from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology
 
 
@@ -188,3 +190,62 @@ def test_rounds_pay_on_a_ring_and_not_on_an_exponential_graph(ends):
 def test_chebyshev_does_with_a_quarter_of_the_rounds(ends):
     """m = 5 instead of 20 on the ring: the same K, and the same end, for R and 4 R."""
     assert ends["ring-chebyshev-000250"] == pytest.approx(ends["ring-gossip-001000"], rel=0.1)
+
+
+# Commands -----------------------------------------------------------------------------------------------------
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, ["reproduce", *map(str, arguments)])
+
+
+def columns(path):
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_reproduce_heterogeneity(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.out, "width", 200)
+    chosen = ("heterogeneity", "--betas", "100,0", "--iterations", 4, "--trials", 2, "-o", tmp_path)
+    result = call(*chosen)
+    assert result.exit_code == 0, result.output
+    assert "one class per agent" in result.stdout
+    rows = columns(tmp_path / "table.csv")
+    assert [(row["method"], row["run"]) for row in rows[:3]] == [
+        ("Prox-DASA", "β = 100"), ("Prox-DASA", "one class per agent"), ("Prox-DASA-GT", "β = 100"),
+    ]  # fmt: skip
+    assert all(float(row["consensus"]) > 0 for row in rows)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert "6 finished runs reused" in call(*chosen).stderr
+
+
+def test_reproduce_topology(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.out, "width", 200)
+    result = call("topology", "--rounds", "20,40", "--trials", 2, "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    rows = columns(tmp_path / "table.csv")
+    assert [(row["graph"], row["mixing"], row["m"]) for row in rows[:3]] == [
+        ("ring", "one round", "1"), ("ring", "gossip", "20"), ("ring", "Chebyshev", "5"),
+    ]  # fmt: skip
+    assert {"rounds_20", "rounds_40"} <= set(rows[0])
+    assert float(rows[0]["rho"]) == pytest.approx(0.949, abs=1e-3)
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("heterogeneity", "--betas", "1,x"), "--betas takes numbers separated by commas"),
+        (("topology", "--rounds", "1e3"), "--rounds takes numbers separated by commas"),
+        (("topology", "--rounds", "5"), "5 rounds are less than one iteration"),
+    ],
+)
+def test_bad_options(arguments, words, tmp_path):
+    result = call(*arguments, "-o", tmp_path)
+    assert result.exit_code == 2
+    assert words in result.stderr
+
+
+def test_skew_is_the_share_of_the_largest_class(levels):
+    assert skew(levels["prox-dasa-beta-100"].problem) == pytest.approx(0.11, abs=0.02)
+    assert skew(levels["d-psgd-beta-0"].problem) > 0.9
