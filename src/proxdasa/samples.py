@@ -86,7 +86,7 @@ class Samples:
 
     def __call__(self, k: int, stream: int = 0) -> Tensor:
         """The sample named (seed, stream, trial, agent, k) of every trial and agent here."""
-        block, offset = divmod(k, BLOCK)
+        block, offset = k // BLOCK, k % BLOCK
         held = self._held.get(stream)
         if held is None or held[0] != block:
             held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
