@@ -157,6 +157,10 @@ class Agents(Protocol):
         """Σ_{j~i} x_j over the unweighted graph, one round of one vector."""
 
 
+Step = Callable[[Any, int, Any], Any]
+"""(agents, k, state) to the state after iteration k."""
+
+
 class Engine(Agents, Protocol):
     """Where rows live: the agents' verbs, and what looking at a run needs besides. Algorithms never see the latter."""
 
@@ -184,6 +188,9 @@ class Engine(Agents, Protocol):
 
     def stepping(self) -> AbstractContextManager[None]:
         """The setting in which steps are made, as opposed to observations."""
+
+    def compiled(self, step: Step) -> Step:
+        """An algorithm's step in this engine, translated by torch's compiler for a long run."""
 
     def counts(self) -> Mapping[str, int]:
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour."""

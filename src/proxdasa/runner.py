@@ -51,6 +51,7 @@ class Setup:
     dtype: torch.dtype | None = None
     metrics: Sequence[Metric] = measures.STANDARD
     random_iterate: bool = False
+    compile: bool = False
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -178,6 +179,7 @@ def run(
     dtype: torch.dtype | None = None,
     metrics: Sequence[Metric] = measures.STANDARD,
     random_iterate: bool = False,
+    compile: bool = False,  # noqa: A002 - torch's word for it
     progress: Progress | None = None,
 ) -> Result:
     """Minimise (1/n) Σ F_i(x) + Ψ(x) with n agents that talk to their neighbours only.
@@ -199,6 +201,8 @@ def run(
         metrics: what to record.
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods without α_k), beside the
             last iterate.
+        compile: translate the steps by torch's compiler first. Pays for long runs of problems whose gradients are
+            cheap; needs a C++ compiler, and agrees with the ordinary steps up to rounding.
         progress: called from time to time with the iterations made, K, and the latest rows.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
@@ -218,6 +222,7 @@ def run(
         dtype=dtype,
         metrics=metrics,
         random_iterate=random_iterate,
+        compile=compile,
     )
     return setup.run(progress)
 
@@ -241,6 +246,7 @@ class _Loop:
         engine, iterations, every = self.setup.engine(), self.setup.iterations, self.setup.observe_every
         assert every is not None
         self.state, self.kept = self.algorithm.init(engine, x), torch.full_like(x, torch.nan)
+        step = engine.compiled(self.algorithm.step) if self.setup.compile else self.algorithm.step
         tick = max(1, iterations // 200)
         try:
             self._observe(engine)
@@ -249,7 +255,7 @@ class _Loop:
                 began = time.perf_counter()
                 with engine.stepping():
                     for k in range(self.k, due):
-                        self.state = self.algorithm.step(engine, k, self.state)
+                        self.state = step(engine, k, self.state)
                         self.k = k + 1
                         for trial in self.keep.get(self.k, ()):
                             self.kept[trial] = self.state.x[trial]

@@ -14,6 +14,7 @@ values.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -86,11 +87,22 @@ class Samples:
 
     def __call__(self, k: int, stream: int = 0) -> Tensor:
         """The sample named (seed, stream, trial, agent, k) of every trial and agent here."""
-        block, offset = k // BLOCK, k % BLOCK
+        block, offset = divmod(k, BLOCK)
         held = self._held.get(stream)
         if held is None or held[0] != block:
             held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
         return held[1][offset]
+
+    def opaque(self) -> Callable[[int, int], Tensor]:
+        """The same as an operation that torch's compiler calls, rather than look into what NumPy does there."""
+        like = self(0)
+
+        @torch.library.custom_op(f"proxdasa::samples_{id(self)}", mutates_args=())
+        def draw(k: int, stream: int) -> Tensor:
+            return self(k, stream).clone()
+
+        draw.register_fake(lambda k, stream: torch.empty(like.shape, dtype=like.dtype))  # noqa: ARG005
+        return draw
 
     def _fetch(self, block: int, stream: int) -> Tensor:
         """The words of a block ``[BLOCK, trials, agents, words]``, a view: iterations are drawn last but come first."""

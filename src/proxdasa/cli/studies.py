@@ -19,6 +19,8 @@ from proxdasa.runner import Setup
 
 __all__ = ["app"]  # that of the paper's experiments, with the two commands of this module
 
+MEASURES = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
+"""What heterogeneity is about. γ = 1 for all, so that D-PSGD's stationarity can be compared with the others'."""
 MIXINGS = {"single": "one round", "gossip": "gossip, ⌈1/(1 − ρ)⌉ rounds", "chebyshev": "Chebyshev, ⌈1/√(1 − ρ)⌉ rounds"}
 
 
@@ -46,7 +48,7 @@ def heterogeneity(
     results = run_all(setups, output, overwrite)
     with input_errors():
         runs = {name: replace(run, label=_beta(name)) for name, run in load(output, setups).items()}
-        sheet = reports.compare(list(runs.values()), {}, ("accuracy", "loss", "stationarity", "consensus"))
+        sheet = reports.compare(list(runs.values()), {}, ("accuracy", *MEASURES))
         show_sheet("after the last iteration", sheet)
         write(output, sheet, _draw_levels(runs, setups, output / "figure.png"))
     finish(results)
@@ -64,7 +66,7 @@ def _draw_levels(runs: Mapping[str, Run], setups: Mapping[str, Setup], path: Pat
     extreme = [replace(run, label=run.title) for run in runs.values() if uneven[id(run)] == most]
     level = next(run.label for run in runs.values() if uneven[id(run)] == most)
     above, below = [], []
-    for measure in ("consensus", "stationarity", "loss", "accuracy"):
+    for measure in MEASURES:
         look = words(measure)
         ends = finals(list(runs.values()), lambda run: uneven[id(run)], measure)
         above.append(Panel("at the end", "share of the largest class", f"final {look.name}", ends, log_y=look.log))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer
+from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer, Step
 from proxdasa.engines.products import Product, SparseProduct, dense_pays
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
@@ -42,6 +42,7 @@ class Simulator:
         self._trials, self._elements = trials, trials * network.n * problem.dim
         self._problem, self._network, self._regularizer = problem, network, regularizer
         self._samples = Samples(problem, seed, trials, range(network.n))
+        self._draw: Callable[[int, int], Tensor] = self._samples
         self._rounds = mixing.rounds_for(network.rho)
         self._mix = self._mixer(mixing)
         self._last_named: dict[int, int] = {}
@@ -53,7 +54,7 @@ class Simulator:
         if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
             self._last_named[sample] = k
             self._counts["samples"] += 1
-        return self._problem.grad(x, self._samples(k, sample))
+        return self._problem.grad(x, self._draw(k, sample))
 
     def full_grad(self, x: Tensor) -> Tensor:
         """∇F_i at each row."""
@@ -121,6 +122,22 @@ class Simulator:
             yield
         finally:
             torch.set_num_threads(before)
+
+    def compiled(self, step: Step) -> Step:
+        """The step with its passes over memory fused; it takes the compiler half a minute, and a C++ compiler."""
+        self._draw = self._samples.opaque()
+        # Rare, and a loop over all data, which would be unrolled.
+        self.full_grad = torch.compiler.disable(self.full_grad)  # type: ignore[method-assign, no-untyped-call]
+        translated = torch.compile(step)
+        from torch._dynamo import config  # noqa: PLC0415 - takes seconds to import
+
+        settings: dict[str, Any] = {"trace_autograd_ops": True} if hasattr(config, "trace_autograd_ops") else {}
+
+        def compiled(agents: Any, k: int, state: Any) -> Any:
+            with config.patch(settings):  # or gradients would not be fused with what uses them
+                return translated(agents, k, state)
+
+        return compiled
 
     def counts(self) -> dict[str, int]:
         """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""

@@ -39,6 +39,7 @@ WORDS = {
     "table_stationarity": Words("stationarity", "‖G(x̄, ∇F, 1)‖² + ‖X − X̄‖²"),
     "density": Words("density", log=False),
     "accuracy": Words("test accuracy (%)", log=False),
+    "lowest_accuracy": Words("accuracy of the worst agent (%)", log=False),
     "test_loss": Words("test loss"),
     "milliseconds": Words("ms per iteration"),
 }
@@ -47,6 +48,7 @@ DERIVED: dict[str, Callable[[Row], float]] = {
     # A full gradient is one more pass over the agent's data; epochs count those of its samples.
     "passes": lambda row: row.get("epochs", math.nan) + row.get("full_gradients", 0),
     "accuracy": lambda row: 100 * row.get("accuracy", math.nan),
+    "lowest_accuracy": lambda row: 100 * row.get("lowest_accuracy", math.nan),
     "milliseconds": lambda row: 1000 * row.get("seconds", math.nan) / row["k"] if row["k"] else math.nan,
 }
 

@@ -1,0 +1,56 @@
+"""Steps translated by torch's compiler: the same run, but for rounding."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, regularizers, schedules
+from proxdasa.data import from_tensors
+from proxdasa.problems import Supervised, models
+from proxdasa.runner import Setup
+
+METHODS = {
+    "prox-dasa": proxdasa.ProxDASA(0.3, schedules.diminishing(0.3)),
+    # A branch every third iteration, and full gradients in it.
+    "prox-gt-sr-e": proxdasa.ProxGTSRE(0.1, period=3),
+    "prox-dasa-gt": proxdasa.ProxDASAGT(proxdasa.per_trial([0.3, 0.1]), schedules.diminishing(0.3)),
+    "deepstorm-v2": proxdasa.DeepStormV2(schedules.cube_root(0.3, 2.0), beta=1.0),
+    "sppdm": proxdasa.SPPDM(gamma=3.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.1, momentum=schedules.nesterov()),
+}
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")),
+        reason="left out: torch's compiler needs a C++ compiler, and there is none",
+    ),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch's own parts, as it imports its compiler
+]
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(METHODS)[1:]]
+
+
+def setup(name):
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(60, 5)), dtype=torch.float32)
+    problem = Supervised(
+        lambda: models.mlp(5, 4, 3), from_tensors(x, torch.tensor(rng.integers(0, 3, 60))), agents=3, batch_size=2
+    )
+    return Setup(
+        METHODS[name], problem, networks.ring(3), regularizer=regularizers.L1(1e-3),
+        iterations=20, trials=2, observe_every=10,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["prox-dasa", *SLOW])
+def test_compiled_steps_are_the_steps(name):
+    plain = setup(name).run()
+    compiled = dataclasses.replace(setup(name), compile=True).run()
+    torch.testing.assert_close(compiled.x, plain.x, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(compiled.records, plain.records, strict=True):
+        for cost in ("samples", "gradients", "full_gradients", "rounds", "vectors", "epochs"):
+            assert ours[cost] == theirs[cost]
+    assert compiled.config["compile"] is True
