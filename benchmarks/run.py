@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -222,44 +223,98 @@ def mixing() -> None:
 # ---------------------------------------------------------------------------------------- networks as problems
 
 
-def learning() -> None:
-    """A whole step against one forward and backward pass of ONE network on all the same examples in one batch."""
-    generator = torch.Generator().manual_seed(0)
-    binary = (torch.rand(32_561, 123, generator=generator) < 0.11).float()  # of the size and density of a9a
-    images = torch.randn(6_000, 1, 28, 28, generator=generator)
-    cases = {
-        "a9a's perceptron, ten trials": (problems.models.mlp, binary, 2, 4, 10),
-        "MNIST's LeNet, one trial": (problems.models.lenet, images, 10, 32, 1),
-    }
-    rows = []
-    for name, (model, x, classes, batch, trials) in cases.items():
-        y = torch.randint(0, classes, (len(x),), generator=generator)
-        run = Setup(
+class Case(NamedTuple):
+    """A network on made-up examples of the size and density of real ones."""
+
+    model: Callable[[], torch.nn.Module]
+    x: torch.Tensor
+    classes: int
+    batch: int
+    trials: int
+    observe_every: int = 0
+    times: int = 1
+    """How many times as many examples the real data have."""
+
+    def setup(self) -> Setup:
+        """A run of Prox-DASA on 8 agents."""
+        y = torch.randint(0, self.classes, (len(self.x),), generator=torch.Generator().manual_seed(0))
+        examples = data.from_tensors(self.x, y, self.x[: len(self.x) // 5], y[: len(self.x) // 5])
+        return Setup(
             proxdasa.ProxDASA(gamma=1.0),
-            problems.Supervised(model, data.from_tensors(x, y), agents=8, batch_size=batch),
+            problems.Supervised(self.model, examples, agents=8, batch_size=self.batch),
             networks.ring(8),
             regularizer=regularizers.L1(1e-4),
-            trials=trials,
+            trials=self.trials,
         )
-        engine, algorithm, network = run.engine(), run.bound(), model()
-        states = [algorithm.init(engine, run.start())]
-        inputs, targets = x[: 8 * batch * trials], y[: 8 * batch * trials]
 
-        def steps(algorithm=algorithm, engine=engine, states=states) -> None:  # type: ignore[no-untyped-def]
+    def steps(self, compiled: bool = False) -> Callable[[], None]:
+        """Eight steps of a run that goes on."""
+        run = self.setup()
+        engine, algorithm = run.engine(), run.bound()
+        step = engine.compiled(algorithm.step) if compiled else algorithm.step
+        kept = {"k": 0, "state": algorithm.init(engine, run.start())}
+
+        def steps() -> None:
             with torch.no_grad():
-                for k in range(8):
-                    states[0] = algorithm.step(engine, k, states[0])
+                for _ in range(8):
+                    kept["state"] = step(engine, kept["k"], kept["state"])
+                    kept["k"] += 1
 
-        def bare(network=network, inputs=inputs, targets=targets) -> None:  # type: ignore[no-untyped-def]
+        for _ in range(5 if compiled else 1):  # the compiler sees what varies
+            steps()
+        return steps
+
+    def bare(self) -> Callable[[], None]:
+        """Eight forward and backward passes of ONE network on all the same examples in one batch."""
+        network, count = self.model(), 8 * self.batch * self.trials
+        inputs, targets = self.x[:count], torch.zeros(count, dtype=torch.int64)
+
+        def bare() -> None:
             for _ in range(8):
                 loss = torch.nn.functional.cross_entropy(network(inputs), targets)
                 torch.autograd.grad(loss, list(network.parameters()))
 
-        times = best({"step": steps, "bare": bare})
-        rows.append([name, *(f"{times[key] / 8 * 1e3:.2f}" for key in times), f"{times['step'] / times['bare']:.1f}"])
+        return bare
+
+    def observation(self) -> Callable[[], None]:
+        """What an observation computes: loss and gradient over all data, and the answers to the test examples."""
+        problem = self.setup().problem
+        x = 0.05 * torch.randn(self.trials, 1, problem.dim)
+
+        def observation() -> None:
+            problem.evaluate(x)
+            problem.scores(x[:, 0])
+
+        return observation
+
+
+def learning() -> None:
+    """A whole step against the bare gradient, and how much of a run is spent on observing it."""
+    generator = torch.Generator().manual_seed(0)
+    binary = (torch.rand(32_561, 123, generator=generator) < 0.11).float()
+    images = torch.randn(3_000, 1, 28, 28, generator=generator)
+    mlp, lenet = problems.models.mlp, problems.models.lenet
+    cases = {
+        "a9a's perceptron, ten trials": Case(mlp, binary, 2, 4, 10, observe_every=100),
+        "MNIST's LeNet, one trial": Case(lenet, images, 10, 32, 1),
+        "MNIST's LeNet, ten trials": Case(lenet, images, 10, 32, 10, observe_every=500, times=20),
+    }
+    rows = []
+    for name, case in cases.items():
+        candidates = {"step": case.steps(), "bare": case.bare()}
+        if case.model is mlp:
+            candidates["compiled"] = case.steps(compiled=True)
+        times = {what: took / 8 for what, took in best(candidates, repeats=5 if case.trials > 1 else 15).items()}
+        share = ""
+        if case.observe_every:
+            observing = best({"observation": case.observation()}, repeats=2)["observation"] * case.times
+            share = f"{observing / (observing + case.observe_every * times['step']):.0%}"
+        ratio = f"{times['compiled'] / times['bare']:.1f}" if "compiled" in times else ""
+        shown = [f"{times[what] * 1e3:.2f}" for what in ("step", "bare")]
+        rows.append([name, *shown, f"{times['step'] / times['bare']:.2f}", ratio, share])
     show(
         f"networks, 8 agents, {torch.get_num_threads()} threads",
-        ["what", "whole step, ms", "bare gradient, ms", "ratio"],
+        ["what", "whole step, ms", "bare gradient, ms", "ratio", "compiled", "of a run is observing"],
         rows,
     )
 
