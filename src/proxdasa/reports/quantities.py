@@ -39,7 +39,7 @@ WORDS = {
     "table_stationarity": Words("stationarity", "‖G(x̄, ∇F, 1)‖² + ‖X − X̄‖²"),
     "density": Words("density", log=False),
     "accuracy": Words("test accuracy (%)", log=False),
-    "lowest_accuracy": Words("accuracy of the worst agent (%)", log=False),
+    "lowest_accuracy": Words("worst agent's accuracy (%)", log=False),
     "test_loss": Words("test loss"),
     "milliseconds": Words("ms per iteration"),
 }
