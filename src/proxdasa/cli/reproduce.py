@@ -166,8 +166,8 @@ def _show_sweep(result: Result) -> None:
     """The final objective for each γ and α."""
     ends = {row["trial"]: row["objective"] for row in result.records if row["k"] == result.iterations}
     gammas, alphas = (list(dict.fromkeys(values)) for values in zip(*real_data.GRID, strict=True))
-    title = f"{result.config['facts']['title']}: objective after {result.iterations} iterations"
-    table = Table("", *(f"α = {alpha:g}" for alpha in alphas), title=title, title_justify="left")
+    say(f"{result.config['facts']['title']}: objective after {result.iterations} iterations")
+    table = Table("", *(f"α = {alpha:g}" for alpha in alphas))
     for gamma in gammas:
         cells = [ends.get(real_data.GRID.index((gamma, alpha))) for alpha in alphas]
         table.add_row(f"γ = {gamma:g}", *("diverged" if cell is None else f"{cell:.4g}" for cell in cells))
