@@ -303,10 +303,10 @@ def test_main_shows_warnings_in_one_line(results, monkeypatch, capsys, undrawn):
 def test_report_prints_a_table_and_writes_figure_and_table(results):
     result = call("report", results)
     assert result.exit_code == 0
-    assert f"figure: {results / 'figure.png'}\n" in result.stdout
-    assert f"table:  {results / 'table.csv'}\n" in result.stdout
-    assert (results / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert (results / "table.csv").read_text().count("\n") == 2
+    assert f"figure: {results / 'report.png'}\n" in result.stdout
+    assert f"table:  {results / 'report.csv'}\n" in result.stdout
+    assert (results / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert (results / "report.csv").read_text().count("\n") == 2
     assert re.search(r"Prox-DASA\s*│ \[red\]results\s*│", result.stdout)
 
 
@@ -316,7 +316,7 @@ def test_report_of_several_runs_tells_them_apart(write, tmp_path):
     result = call("report", tmp_path / "all")
     assert result.exit_code == 0
     assert re.search(r"│ gamma = 0.01 │.*\n.*│ gamma = 0.02 │", result.stdout)
-    assert (tmp_path / "all" / "figure.png").exists()
+    assert (tmp_path / "all" / "report.png").exists()
 
 
 def test_report_takes_the_target_it_is_given(results, undrawn):
@@ -335,7 +335,7 @@ def test_report_of_other_metrics(write, tmp_path):
     nothing = call("report", tmp_path / "b")
     assert nothing.exit_code == 2
     assert nothing.stderr == "error: nothing to draw: the records hold none of loss, stationarity, consensus\n"
-    assert not (tmp_path / "b" / "table.csv").exists()
+    assert not (tmp_path / "b" / "report.csv").exists()
 
 
 def test_report_of_an_interrupted_run_without_records(results):

@@ -1,6 +1,7 @@
 """The comparison: rules that undo the scripts' division by n, presets, the choice of γ and α, the command."""
 
 import csv
+import json
 from dataclasses import replace
 from functools import partial
 
@@ -161,6 +162,27 @@ def test_the_command_as_published(tiny, wide, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == sorted(
         comparison.algorithms("as-published")
     )
+
+
+def test_the_table_fits_into_80_columns(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.out, "width", 80)
+    result = call("a9a", "--trials", 2, "--algorithms", "prox-dasa, sppdm", "-o", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.stdout
+    for published in ("(84.71)", "(0.3338)", "(0.0017)"):
+        assert published in result.stdout
+
+
+def test_results_from_before_a_setting_was_there_are_reused(tiny, wide, tmp_path):
+    chosen = ("a9a", "--trials", 1, "--algorithms", "prox-dasa", "-o", tmp_path)
+    call(*chosen)
+    path = tmp_path / "prox-dasa" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    del config["compile"]
+    path.write_text(json.dumps(config), encoding="utf-8")
+    assert "1 finished run reused" in call(*chosen).stderr
+    path.write_text(json.dumps(config | {"compile": True}), encoding="utf-8")
+    assert "results of other settings" in call(*chosen).stderr
 
 
 def test_bad_input(tiny, tmp_path):

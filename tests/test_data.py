@@ -361,7 +361,7 @@ def test_splits_are_named_by_their_seed():
 
 def test_without_scikit_learn_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ModuleNotFoundError, match=r"digits comes with scikit-learn.*pip install proxdasa\[data\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"digits comes with scikit-learn.*pip install scikit-learn"):
         data.digits()
 
 

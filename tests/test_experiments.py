@@ -221,13 +221,14 @@ def test_reproduce_heterogeneity(tmp_path, monkeypatch):
 
 def test_reproduce_topology(tmp_path, monkeypatch):
     monkeypatch.setattr(cli.out, "width", 200)
-    result = call("topology", "--rounds", "20,40", "--trials", 2, "-o", tmp_path)
+    result = call("topology", "--rounds", "20,40,20", "--trials", 2, "-o", tmp_path)
     assert result.exit_code == 0, result.output
     rows = columns(tmp_path / "table.csv")
     assert [(row["graph"], row["mixing"], row["m"]) for row in rows[:3]] == [
         ("ring", "one round", "1"), ("ring", "gossip", "20"), ("ring", "Chebyshev", "5"),
     ]  # fmt: skip
     assert {"rounds_20", "rounds_40"} <= set(rows[0])
+    assert len(rows) == 10
     assert float(rows[0]["rho"]) == pytest.approx(0.949, abs=1e-3)
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 

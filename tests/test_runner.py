@@ -364,6 +364,12 @@ def test_divergence_that_does_not_replay_keeps_the_records():
     assert [row["k"] for row in result.records] == [0]
 
 
+def test_interrupted_before_anything_was_computed(monkeypatch):
+    monkeypatch.setattr(proxdasa.ProxDASA, "init", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    result = run()
+    assert (result.stopped, result.iterations, result.records) == ("interrupted", 0, [])
+
+
 def test_tiny_numbers_are_zero_in_a_run_and_not_after_it():
     """Coordinates that shrink by 1 − α in every step would take tens of times as long once they are below 1e-38."""
     problem = problems.Quadratic(torch.zeros(2, 1, 1), torch.zeros(2, 1))

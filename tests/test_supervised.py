@@ -219,6 +219,56 @@ def test_nothing_to_train_is_refused():
         stacked(nn.Sequential(nn.Tanh()))
 
 
+class Halved(nn.Conv2d):
+    def forward(self, x):
+        return super().forward(x) / 2
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def hooked():
+    chain = nn.Sequential(nn.Linear(3, 3))
+    chain[0].register_forward_hook(lambda *arguments: 2 * arguments[-1])
+    return chain
+
+
+class Double(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+def parametrised():
+    chain = nn.Sequential(nn.Linear(3, 3))
+    nn.utils.parametrize.register_parametrization(chain[0], "weight", Double())
+    return chain
+
+
+def twice():
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (lambda: nn.Sequential(Halved(1, 2, 2), nn.Flatten()), (1, 4, 4)),
+        (lambda: Residual(nn.Linear(3, 3)), (3,)),
+        (hooked, (3,)),
+        (twice, (3,)),
+        (parametrised, (3,)),
+    ],
+)
+def test_chains_that_do_more_than_their_layers_say(made, shape):
+    module = made()
+    x = torch.randn(2, 5, *shape)
+    parameters = {name: torch.stack([p.detach(), p.detach()]) for name, p in module.named_parameters()}
+    expected = torch.stack([module(rows).detach() for rows in x])
+    torch.testing.assert_close(stacked(module)(parameters, x), expected)
+
+
 def test_a_subclass_of_a_known_layer_is_not_taken_for_it():
     class Doubled(nn.Linear):
         def forward(self, x):

@@ -89,7 +89,8 @@ class Setup:
         config, loop = self.config(), _Loop(self, progress)
         with torch.no_grad(), flushed_denormals():
             loop.go(self.start())
-        state = loop.state._asdict() | ({RANDOM_ITERATE: loop.kept} if self.random_iterate else {})
+        state = loop.state._asdict() if loop.state else {}  # none if it was interrupted at once
+        state |= {RANDOM_ITERATE: loop.kept} if self.random_iterate else {}
         return Result(config, loop.rows, state, loop.k, loop.stopped, loop.diverged)
 
     def engine(self) -> Engine:
@@ -202,7 +203,8 @@ def run(
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods without α_k), beside the
             last iterate.
         compile: translate the steps by torch's compiler first. Pays for long runs of problems whose gradients are
-            cheap; needs a C++ compiler, and agrees with the ordinary steps up to rounding.
+            cheap, and least for methods with restarts; needs a C++ compiler, and agrees with the ordinary steps up
+            to rounding.
         progress: called from time to time with the iterations made, K, and the latest rows.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
@@ -245,10 +247,11 @@ class _Loop:
         """Start at x and iterate until the end, an interruption, or until every trial has diverged."""
         engine, iterations, every = self.setup.engine(), self.setup.iterations, self.setup.observe_every
         assert every is not None
-        self.state, self.kept = self.algorithm.init(engine, x), torch.full_like(x, torch.nan)
         step = engine.compiled(self.algorithm.step) if self.setup.compile else self.algorithm.step
         tick = max(1, iterations // 200)
+        self.kept = torch.full_like(x, torch.nan)
         try:
+            self.state = self.algorithm.init(engine, x)
             self._observe(engine)
             while self.k < iterations and not self.stopped:
                 due = min(iterations, self.k + every)

@@ -13,7 +13,9 @@ values.
 
 from __future__ import annotations
 
+import itertools
 import math
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -26,6 +28,7 @@ from proxdasa.contracts import Problem
 BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
+_NUMBERS = itertools.count()
 # Streams: small numbers are the independent samples of one iteration; these are kept apart from them.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))
 
@@ -95,11 +98,13 @@ class Samples:
 
     def opaque(self) -> Callable[[int, int], Tensor]:
         """The same as an operation that torch's compiler calls, rather than look into what NumPy does there."""
-        like = self(0)
+        like, here = self(0), weakref.ref(self)  # operations are never forgotten, and should not keep the data
 
-        @torch.library.custom_op(f"proxdasa::samples_{id(self)}", mutates_args=())
+        @torch.library.custom_op(f"proxdasa::samples_{next(_NUMBERS)}", mutates_args=())
         def draw(k: int, stream: int) -> Tensor:
-            return self(k, stream).clone()
+            samples = here()
+            assert samples is not None, "the engine has gone"
+            return samples(k, stream).clone()
 
         draw.register_fake(lambda k, stream: torch.empty(like.shape, dtype=like.dtype))  # noqa: ARG005
         return draw

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -34,7 +33,7 @@ from proxdasa.cli.display import (
 )
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.results import Result
-from proxdasa.runner import Setup
+from proxdasa.runner import Setup, flushed_denormals
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(studies.app, name="reproduce")
@@ -88,7 +87,7 @@ def report(
 ) -> None:
     """Draw the figure and print the table of finished runs, from their records alone."""
     with input_errors():
-        show_report(folder, records.find_results(folder), target)
+        show_report(records.find_results(folder), target, folder / "report.png", folder / "report.csv")
 
 
 @data_app.command("fetch")
@@ -123,7 +122,7 @@ def data_list(
     for name, path, there in data.listing(folder):
         say(f"{name}: {path}" if there else f"{name}: {path} is missing (proxdasa data fetch {name})")
     ready = importlib.util.find_spec("sklearn") is not None
-    say(f"digits, breast_cancer: {'with scikit-learn' if ready else 'missing (pip install proxdasa[data])'}")
+    say(f"digits, breast_cancer: {'with scikit-learn' if ready else 'missing (pip install scikit-learn)'}")
 
 
 @app.command("list")
@@ -151,9 +150,9 @@ def list_() -> None:
 
 def main() -> None:
     """Entry point."""
-    torch.set_flush_denormal(True)  # before torch starts its threads: see `proxdasa.runner.flushed_denormals`
     warnings.showwarning = show_warning
-    app()
+    with flushed_denormals():  # before torch starts its threads, so that they have it too
+        app()
 
 
 def _signature(thing: Any) -> str:

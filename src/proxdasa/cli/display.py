@@ -27,6 +27,8 @@ err = Console(stderr=True)
 T = TypeVar("T", int, float)
 
 DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+LEFT_OUT = ("trials", "milliseconds")
+"""Columns that a terminal has no room for."""
 TEXTS = ("method", "run", "graph", "mixing")
 """Columns of tables that hold no numbers."""
 SILENCE = 30
@@ -98,12 +100,12 @@ def show_final(result: Result) -> None:
     out.print(table)
 
 
-def show_report(folder: Path, folders: Sequence[Path], target: float | None) -> None:
+def show_report(folders: Sequence[Path], target: float | None, figure: Path, table_file: Path) -> None:
     """The table of runs, printed and as a file, and their figure."""
     runs = reports.load_runs(folders)
     summary = reports.summarise(runs, target)
-    figure = reports.draw(runs, folder / "figure.png")
-    data = reports.write_csv(summary, folder / "table.csv")
+    reports.draw(runs, figure)
+    reports.write_csv(summary, table_file)
     table = Table(
         title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
     )
@@ -125,18 +127,24 @@ def show_report(folder: Path, folders: Sequence[Path], target: float | None) -> 
             f"final ‖G‖² {_power(slope.stationarity)}"
         )
     say(f"figure: {figure}")
-    say(f"table:  {data}")
+    say(f"table:  {table_file}")
 
 
 def show_sheet(title: str, sheet: reports.Sheet) -> None:
-    """A table in brief, with its notes; the files have the smallest and the largest trial too."""
+    """A table in brief: published values in brackets behind ours; the files have more."""
     table = Table(title=title, title_justify="left")
-    for heading in sheet.columns.values():
-        table.add_column(heading, justify="left" if heading in TEXTS else "right", no_wrap=heading in TEXTS)
+    shown = [name for name in sheet.columns if name not in LEFT_OUT and not name.endswith("_published")]
+    for name in shown:
+        text = name in TEXTS
+        table.add_column(sheet.columns[name], justify="left" if text else "right", no_wrap=text, overflow="fold")
     for row in sheet.texts(brief=True):
-        table.add_row(*map(escape, row))
+        cells = dict(zip(sheet.columns, row, strict=True))
+        published = {name: f" ({cells[other]})" for name in shown if (other := f"{name}_published") in cells}
+        table.add_row(*(escape(cells[name] + published.get(name, "")) for name in shown))
     out.print(table)
-    for note in sheet.notes:
+    published_too = any(name.endswith("_published") for name in sheet.columns)
+    say("mean over trials ± half the width of its 95% interval" + " (published value)" * published_too)
+    for note in sheet.notes[1:]:
         say(note)
 
 

@@ -38,11 +38,14 @@ Iterations = Annotated[int | None, typer.Option(min=1, help="K; default: the pap
 Preset = Annotated[
     real_data.Preset,
     typer.Option(
-        help="[b]as-published[/]: what the authors' scripts compute. "
+        help="[b]as-published[/]: what the authors' scripts compute (but ProxGT-SR-E as its own paper has it). "
         "[b]paper[/]: the paper's loss, λ and Algorithm 2, γ and α tuned on its grid."
     ),
 ]
-Algorithms = Annotated[str | None, typer.Option(help="Methods separated by commas; default: all of the paper's table.")]
+Algorithms = Annotated[
+    str | None,
+    typer.Option(help=f"Methods separated by commas, of {', '.join(real_data.NAMES)}; default: those of the preset."),
+]
 
 
 @app.command()
@@ -65,7 +68,7 @@ def speedup(
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
     results = run_all(setups, output, overwrite)
     with input_errors():
-        show_report(output, [output / name for name in setups], None)
+        show_report([output / name for name in setups], None, output / "figure.png", output / "table.csv")
     say(
         "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
         "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"
@@ -143,7 +146,7 @@ def _compare(
 def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
     if given is None:
         return list(known)
-    asked = given.split(",")
+    asked = [part.strip() for part in given.split(",")]
     for method in asked:
         if method not in known:
             raise ValueError(f"--algorithms: there is no {method!r} in this preset; accepted: {', '.join(known)}")

@@ -11,7 +11,7 @@ import typer
 
 from proxdasa import experiments, reports
 from proxdasa.cli.display import input_errors, numbers, say, show_sheet
-from proxdasa.cli.reproduce import Overwrite, Seed, Trials, app, finish, load, run_all, write
+from proxdasa.cli.reproduce import Output, Overwrite, Seed, Trials, app, finish, load, run_all, write
 from proxdasa.experiments.heterogeneity import BETAS, skew
 from proxdasa.experiments.topology import ROUNDS
 from proxdasa.reports import Cell, Panel, Run, Sheet, finals, second_half, shown_curve, words
@@ -33,15 +33,14 @@ def heterogeneity(
     iterations: Annotated[int, typer.Option(min=1, help="K.")] = 1_000,
     trials: Trials = 10,
     seed: Seed = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results, table and figure.")] = Path(
-        "results/heterogeneity"
-    ),
+    output: Output = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Agents whose data differ: Prox-DASA, Prox-DASA-GT and D-PSGD on ever more uneven labels.
 
     Finished runs of the same settings in the output folder are reused.
     """
+    output = output or Path("results", "heterogeneity" if data == "digits" else f"heterogeneity-{data}")
     with input_errors():
         setups = experiments.heterogeneity(data, numbers("--betas", betas, float), 10, iterations, trials, seed)
     say(f"{data}, 10 agents on a ring, K = {iterations}, {trials} trials, β = {betas}")
@@ -95,7 +94,7 @@ def topology(
     of the same settings in the output folder are reused.
     """
     with input_errors():
-        budgets = numbers("--rounds", rounds, int)
+        budgets = list(dict.fromkeys(numbers("--rounds", rounds, int)))
         setups = experiments.topology(budgets, side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
     results = run_all(setups, output, overwrite)

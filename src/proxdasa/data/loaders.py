@@ -98,7 +98,7 @@ def _from_sklearn(loader: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     except ModuleNotFoundError as error:
         name = loader.removeprefix("load_")
         raise ModuleNotFoundError(
-            f"{name} comes with scikit-learn, which is missing: pip install proxdasa[data]"
+            f"{name} comes with scikit-learn, which is missing: pip install scikit-learn"
         ) from error
     loaded: Any = getattr(datasets, loader)()
     return np.asarray(loaded.data, dtype=np.float64), np.asarray(loaded.target, dtype=np.int64)

@@ -128,6 +128,8 @@ class Simulator:
         self._draw = self._samples.opaque()
         # Rare, and a loop over all data, which would be unrolled.
         self.full_grad = torch.compiler.disable(self.full_grad)  # type: ignore[method-assign, no-untyped-call]
+        for product in (self._mix, self._adjacency):  # make their matrices, which the compiler need not see
+            product(torch.zeros(self._trials, self.n, 1, dtype=self._problem.dtype))
         translated = torch.compile(step)
         from torch._dynamo import config  # noqa: PLC0415 - takes seconds to import
 

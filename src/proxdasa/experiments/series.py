@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ def _reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
             raise FileExistsError(
                 f"{folder / name} holds results of other settings; choose another --output or add --overwrite"
             )
-    return {name: result for name, result in found.items() if result.stopped is None}
+    return {name: result for name, result in found.items() if result.stopped != "interrupted"}
 
 
 def _unharmed(folder: Path) -> Result | None:
@@ -72,8 +73,13 @@ def _unharmed(folder: Path) -> Result | None:
 
 
 def _settings(config: Mapping[str, Any]) -> Any:
-    """A configuration as it comes back from a file, without facts: another version of torch is no other setting."""
-    return json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
+    """A configuration as it comes back from a file, without facts: another version of torch is no other setting.
+
+    Settings at their defaults are left out, so that results from before a setting was there stay results of the same.
+    """
+    defaults = {entry.name: entry.default for entry in dataclasses.fields(Setup)}
+    named = {key: value for key, value in config.items() if key != "facts" and value is not defaults.get(key)}
+    return json.loads(json.dumps(named))
 
 
 def _remove(folder: Path) -> None:

@@ -26,9 +26,8 @@ POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 def stacked(module: nn.Module) -> Forward:
     """The forward pass of stacked copies of a module, which must be a pure function of parameters and input."""
     check_pure(module)
-    chain = module if isinstance(module, nn.Sequential) else None
-    if chain is not None and all(_known(layer) for layer in chain):
-        return lambda parameters, x: _run_chain(chain, parameters, x)
+    if type(module) is nn.Sequential and _plain(module):
+        return lambda parameters, x: _run_chain(module, parameters, x)
     single = vmap(lambda parameters, x: functional_call(module, dict(parameters), (x,)))
     return lambda parameters, x: single(dict(parameters), x)
 
@@ -48,12 +47,18 @@ def check_pure(module: nn.Module) -> None:
         raise ValueError(f"{type(module).__name__} has no parameters to train")
 
 
+def _plain(chain: nn.Sequential) -> bool:
+    """Whether a chain does what its layers' types say: each is known, occurs once, and nothing hooks into it."""
+    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in chain.modules())
+    return not hooked and len({*map(id, chain)}) == len(chain) and all(map(_known, chain))
+
+
 def _known(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
+    """The type itself must be known, for subclasses may override forward."""
+    if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros"
-    if isinstance(layer, nn.Flatten):
+    if type(layer) is nn.Flatten:
         return layer.start_dim == 1 and layer.end_dim == -1
-    # Subclasses may override forward, so the type itself must be known.
     return type(layer) in (nn.Linear, *POOLS, *ELEMENTWISE)
 
 
