@@ -76,52 +76,17 @@ def speedup(
     finish(results)
 
 
-@app.command()
-def a9a(
-    preset: Preset = "as-published",
-    algorithms: Algorithms = None,
-    iterations: Iterations = None,
-    trials: Trials = 10,
-    seed: Seed = 0,
-    output: Output = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """The comparison on a9a: a perceptron on a ring of 8 agents, five methods (Section 5.2).
-
-    Finished runs of the same settings in the output folder are reused, method by method. The data:
-    [b]proxdasa data fetch a9a[/].
-    """
-    _compare("a9a", preset, algorithms, iterations, trials, seed, output, overwrite)
-
-
-@app.command()
-def mnist(
-    preset: Preset = "as-published",
-    algorithms: Algorithms = None,
-    iterations: Iterations = None,
-    trials: Trials = 10,
-    seed: Seed = 0,
-    output: Output = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """The comparison on MNIST: LeNet on the paper's random graph of 8 agents, five methods (Section 5.2).
-
-    It takes hours; finished runs of the same settings in the output folder are reused, method by method. The data:
-    [b]proxdasa data fetch mnist[/].
-    """
-    _compare("mnist", preset, algorithms, iterations, trials, seed, output, overwrite)
-
-
 def _compare(
-    name: str,
-    preset: real_data.Preset,
-    algorithms: str | None,
-    iterations: int | None,
-    trials: int,
-    seed: int,
-    output: Path | None,
-    overwrite: bool,
+    context: typer.Context,
+    preset: Preset = "as-published",
+    algorithms: Algorithms = None,
+    iterations: Iterations = None,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Output = None,
+    overwrite: Overwrite = False,
 ) -> None:
+    name = str(context.info_name)
     output = output or Path("results", f"{name}-{preset}")
     with input_errors():
         methods = _chosen(algorithms, real_data.algorithms(preset))
@@ -141,6 +106,14 @@ def _compare(
         show_sheet(f"{name}, {preset}", sheet)
         write(output, sheet, reports.draw_comparison(runs, output / "figure.png"))
     finish(results)
+
+
+for _name, _summary in {
+    "a9a": "The comparison on a9a: a perceptron on a ring of 8 agents, five methods (Section 5.2).",
+    "mnist": "The comparison on MNIST: LeNet on a random graph of 8 agents, five methods (Section 5.2); takes hours.",
+}.items():
+    _reused = "Finished runs of the same settings in the output folder are reused, method by method."
+    app.command(_name, help=f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/].")(_compare)
 
 
 def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
