@@ -21,7 +21,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, library
 
 from proxdasa.contracts import Problem
 
@@ -100,7 +100,7 @@ class Samples:
         """The same as an operation that torch's compiler calls, rather than look into what NumPy does there."""
         like, here = self(0), weakref.ref(self)  # operations are never forgotten, and should not keep the data
 
-        @torch.library.custom_op(f"proxdasa::samples_{next(_NUMBERS)}", mutates_args=())
+        @library.custom_op(f"proxdasa::samples_{next(_NUMBERS)}", mutates_args=())
         def draw(k: int, stream: int) -> Tensor:
             samples = here()
             assert samples is not None, "the engine has gone"
