@@ -22,20 +22,25 @@ MAY_IMPORT = {
     "metrics": {"contracts", "schedules"},
     "results": {"records"},
     "divergence": {"contracts", "schedules", "results"},
+    "checkpoints": {"records"},
+    "loop": {"contracts", "metrics", "records", "results", "divergence", "checkpoints"},
     # The runner needs a default regulariser and mixing, and the name of a network's class.
     "runner": {
-        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "divergence",
+        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop",
         "mixing", "networks", "regularizers",
     },
+    "optim": {
+        "contracts", "schedules", "algorithms", "engines", "loop", "mixing", "networks", "records", "regularizers",
+    },
     "experiments": {
-        "contracts", "schedules", "metrics", "records", "results", "runner",
+        "contracts", "schedules", "metrics", "records", "results", "loop", "runner",
         "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
     "reports": {"records"},
-    "cli": {"data", "experiments", "reports", "records", "results", "runner"},
+    "cli": {"contracts", "data", "engines", "experiments", "reports", "records", "results", "loop", "runner"},
     "__init__": {
-        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "problems", "regularizers", "results",
-        "runner", "schedules",
+        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "problems", "regularizers",
+        "results", "runner", "schedules",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -278,7 +278,10 @@ def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     saved = proxdasa.load(folder)
     assert saved.stopped == "interrupted"
     assert 0 < saved.iterations < 10**8
-    assert said == f"interrupted after {saved.iterations} iterations; the records so far are saved\n"
+    assert said == (
+        f"interrupted after {saved.iterations} iterations; the records so far are saved\n"
+        f"proxdasa resume {folder} goes on\n"
+    )
     assert saved.iterations - 10 <= saved.records[-1]["k"] <= saved.iterations
     report = call("report", folder)
     assert report.exit_code == 0
@@ -395,9 +398,9 @@ def quick(monkeypatch):
             for name, setup in speedup(*arguments).items()
         }
 
-    def counted(setup, progress=None):
+    def counted(setup, progress=None, saving=None):
         runs.append(setup)
-        return run(setup, progress)
+        return run(setup, progress, saving)
 
     monkeypatch.setattr(experiments, "speedup", small)
     monkeypatch.setattr(Setup, "run", counted)
@@ -548,8 +551,8 @@ def test_an_interrupted_overwriting_leaves_nothing_old(quick, tmp_path, interrup
 def test_a_run_interrupted_before_its_first_record_is_not_saved(quick, tmp_path, monkeypatch):
     run = Setup.run
 
-    def at_once(setup, progress=None):
-        result = run(setup, progress)
+    def at_once(setup, progress=None, saving=None):
+        result = run(setup, progress, saving)
         return dataclasses.replace(result, records=[], iterations=0, stopped="interrupted")
 
     monkeypatch.setattr(Setup, "run", at_once)

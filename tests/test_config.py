@@ -141,6 +141,7 @@ REQUIRED = {
     "rows": 2,
     "rungs": 2,
     "shape": [2, 5],
+    "sizes": [30, 20, 10, 40],
     "snapshot": 3,
     "upper": 1,
     "value": 0.1,
@@ -272,7 +273,7 @@ def test_reading_measures_nothing(monkeypatch):
 
 # What files get wrong: the change, and what the line has to say besides the file.
 
-TOP = "accepted: algorithm, compile, dtype, iterations, metrics, mixing, network, observe_every, problem, "
+TOP = "accepted: algorithm, compile, dtype, exact, iterations, metrics, mixing, network, observe_every, problem, "
 NUMBER = "a number, or a list with one number per trial"
 QUADRATIC = {"name": "Quadratic", "A": [[[1.0]]] * 4, "b": [[1.0]] * 4}
 

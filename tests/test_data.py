@@ -610,11 +610,18 @@ def test_partitions_are_disjoint_and_cover(partition, y, share):
 
 
 def test_every_partition_is_listed_and_describes_itself():
-    assert {
-        type(partition) for partition in (data.Contiguous(), data.Shuffled(), data.Shards(), data.Dirichlet(1.0))
-    } == set(partitions.ALL)
+    some = (data.Contiguous(), data.Shuffled(), data.Shards(), data.Dirichlet(1.0), data.Sizes([1]))
+    assert {type(partition) for partition in some} == set(partitions.ALL)
     assert describe(data.Dirichlet(0.5, seed=3)) == {"name": "Dirichlet", "beta": 0.5, "seed": 3}
     assert describe(data.Contiguous()) == {"name": "Contiguous"}
+
+
+def test_given_sizes():
+    parts = data.Sizes([2, 3])(torch.zeros(6, dtype=torch.int64), 2)
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3, 4]]
+    for sizes in ([2], [2, 5], [0, 3]):
+        with pytest.raises(ValueError, match=r"sizes must be 2 positive numbers.* at most 6 rows; got"):
+            data.Sizes(sizes)(torch.zeros(6, dtype=torch.int64), 2)
 
 
 def test_random_orders_have_streams_of_their_own():

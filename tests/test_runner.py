@@ -6,7 +6,8 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
-from proxdasa.runner import Setup, _random_indices, flushed_denormals
+from proxdasa.loop import flushed_denormals
+from proxdasa.runner import Setup, _random_indices
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
 METHOD = proxdasa.ProxDASA(gamma=0.01)

@@ -71,6 +71,9 @@ class Problem(Protocol):
     def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point type."""
 
+    def restrict(self, agents: range) -> Self:
+        """The losses of these agents alone, with no more data than theirs; the others live elsewhere."""
+
     def start(self, seed: int, trials: int) -> Tensor:
         """The default x⁰, broadcastable to ``[trials, n, d]``."""
 
@@ -168,6 +171,14 @@ class Engine(Agents, Protocol):
     def n(self) -> int:
         """The number of agents in the whole network."""
 
+    @property
+    def agents(self) -> range:
+        """The agents whose rows live here."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether results are written here."""
+
     def mean(self, x: Tensor) -> Tensor:
         """The mean over all agents, ``[trials, 1, d]``."""
 
@@ -186,14 +197,51 @@ class Engine(Agents, Protocol):
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j for looking at a run, not counted as communication."""
 
+    def collect(self, x: Tensor) -> Tensor:
+        """The rows of all agents ``[trials, n, d]`` where results are written; elsewhere nothing of use."""
+
+    def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
+        """The rows that live here, shaped like ``like``, of all agents' rows, which lie where results are written."""
+
+    def proceed(self, k: int) -> bool:
+        """Whether iteration k is to be made: agents may have agreed to stop before it."""
+
+    def tell(self, reason: str) -> None:
+        """Tell the other processes why this one stops."""
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """The setting in which a run can be asked to stop."""
+
     def stepping(self) -> AbstractContextManager[None]:
         """The setting in which steps are made, as opposed to observations."""
 
     def compiled(self, step: Step) -> Step:
         """An algorithm's step in this engine, translated by torch's compiler for a long run."""
 
-    def counts(self) -> Mapping[str, int]:
-        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour."""
+    def counts(self) -> dict[str, float]:
+        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour.
+
+        Where messages travel, bytes and seconds too, on average over the agents.
+        """
+
+    def restore(self, counts: Mapping[str, float]) -> None:
+        """Go on counting from here."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A row that is not finite, found before mixing spreads it."""
+
+    def __init__(self, trial: int, agent: int, iteration: int | None = None) -> None:
+        super().__init__(f"agent {agent} met a value that is not finite")
+        self.trial, self.agent, self.iteration = trial, agent, iteration
+
+
+class PeerError(RuntimeError):
+    """Agents that live elsewhere cannot be reached, or do not do what we do; several may find that for one reason."""
+
+    def __init__(self, reason: str, noticed_here: bool) -> None:
+        super().__init__(reason)
+        self.noticed_here = noticed_here
 
 
 class Facts(NamedTuple):
@@ -225,6 +273,10 @@ class Algorithm(Protocol):
     @property
     def mapping_gamma(self) -> Number:
         """The γ at which stationarity is measured: the method's own proximal step where that is constant, else 1."""
+
+    @property
+    def State(self) -> type[Any]:  # noqa: N802
+        """The NamedTuple of its variables."""
 
     def init(self, agents: Agents, x: Tensor) -> Any:
         """The state, a NamedTuple of tensors whose first field is x, from the starting rows."""

@@ -12,18 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents, Algorithm, Engine
+from proxdasa.contracts import Agents, Algorithm, Engine, NonFiniteError
 from proxdasa.results import Divergence
 from proxdasa.schedules import Number
 
 
 class DivergenceWarning(UserWarning):
     """A trial produced a non-finite value and was stopped."""
-
-
-class _NonFiniteError(Exception):
-    def __init__(self, agent: int) -> None:
-        self.agent = agent
 
 
 class _Watched:
@@ -51,14 +46,17 @@ class _Watched:
     def check(self, x: Tensor) -> Tensor:
         broken = ~torch.isfinite(x[self._trial]).all(dim=-1)
         if bool(broken.any()):
-            raise _NonFiniteError(int(broken.nonzero()[0]))
+            raise NonFiniteError(self._trial, int(broken.nonzero()[0]))
         return x
 
 
-def diverged_trials(state: Any) -> list[int]:
-    """The trials in whose state some value is not finite."""
-    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1).all(dim=-1) for tensor in state]).any(dim=0)
-    return [int(trial) for trial in broken.nonzero().flatten()]
+def broken_agents(engine: Engine, state: Any) -> dict[int, list[int]]:
+    """The trials in whose state some value is not finite, and the agents that have one."""
+    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1, keepdim=True) for tensor in state]).any(dim=0)
+    found: dict[int, list[int]] = {}
+    for trial, agent, _ in engine.gather(broken.to(torch.float32)).nonzero().tolist():
+        found.setdefault(trial, []).append(agent)
+    return found
 
 
 def locate(
@@ -79,6 +77,6 @@ def locate(
         k = stop - 1
         for tensor in broken:
             watched.check(tensor)
-    except _NonFiniteError as error:
+    except NonFiniteError as error:
         return Divergence(error.agent, k)
     raise AssertionError(f"trial {trial} did not diverge")

@@ -62,14 +62,18 @@ def describe(thing: Any) -> Any:
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
     """Write a results folder; each file appears whole or not at all, and none if something cannot be written."""
-    # Copied, because state variables may be one tensor (x₋ = x⁰), which the format refuses.
-    contiguous = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
-    lines = "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+    apart, lines = separate(tensors), format_rows(rows)
+    json.dumps(config, allow_nan=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    _replace(folder / FINAL, lambda path: save_file(apart, path))
+    _replace(folder / RECORDS, lambda path: path.write_text(lines, encoding="utf-8"))
+    write_config(folder, config)  # last, so that a folder with a configuration has everything else too
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration alone."""
     text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / FINAL, lambda path: save_file(contiguous, path))
-    _replace(folder / RECORDS, lambda path: path.write_text(lines, encoding="utf-8"))
-    # Last, so that a folder with a configuration has everything else too.
     _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
 
 
@@ -91,7 +95,17 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_rows(folder: Path) -> list[Row]:
     """The records of a results folder; a last line cut short by a killed run is left out with a warning."""
     path = _expected(folder, RECORDS)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    return parse_rows(path.read_text(encoding="utf-8"), path)
+
+
+def format_rows(rows: Iterable[Row]) -> str:
+    """Rows as lines of JSON."""
+    return "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+
+
+def parse_rows(text: str, path: Path) -> list[Row]:
+    """The rows in the text of a file, whose path is for messages; a last line cut short is left out with a warning."""
+    lines = text.splitlines()
     rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -100,7 +114,7 @@ def read_rows(folder: Path) -> list[Row]:
         except (json.JSONDecodeError, AttributeError) as error:
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a JSON object: {line[:60]!r}") from error
-            warnings.warn(f"{path}: the last line is cut short and was left out", stacklevel=2)
+            warnings.warn(f"{path}: the last line is cut short and was left out", stacklevel=3)
     return rows
 
 
@@ -111,6 +125,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+
+
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as the tensors' file format takes them: it refuses variables that are one tensor (x₋ = x⁰)."""
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
 def find_results(folder: Path) -> list[Path]:

@@ -1,15 +1,13 @@
-"""The loop: step, observe, stop. It knows no mathematics and no transport."""
+"""A run: its settings, checked, and the loop that makes it from them."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,19 +16,17 @@ from torch import Tensor
 
 from proxdasa import metrics as measures
 from proxdasa import samples
-from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
-from proxdasa.divergence import DivergenceWarning, diverged_trials, locate
-from proxdasa.engines import Simulator
-from proxdasa.metrics import Metric, View
+from proxdasa.checkpoints import fingerprint
+from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
+from proxdasa.engines import Alone, Processes, Simulator, Transport, blocks
+from proxdasa.loop import Loop, Progress, Saving
+from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.records import Row, describe
+from proxdasa.records import describe
 from proxdasa.regularizers import Zero
-from proxdasa.results import RANDOM_ITERATE, Divergence, Result
+from proxdasa.results import Result
 from proxdasa.schedules import Alpha, Number, Schedule, check_count
-
-Progress = Callable[[int, int, Sequence[Row]], None]
-"""Told (iterations made, iterations in all, rows of the last observation) from time to time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +48,7 @@ class Setup:
     metrics: Sequence[Metric] = measures.STANDARD
     random_iterate: bool = False
     compile: bool = False
+    exact: bool = False
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -68,6 +65,8 @@ class Setup:
                 f"network: {network.label} has {network.n} agents, but the problem {problem.agents}; accepted: as many"
             )
         self._check_method()
+        if self.compile and self.exact:
+            raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
 
     def config(self) -> dict[str, Any]:
         """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
@@ -84,18 +83,54 @@ class Setup:
         }
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
 
-    def run(self, progress: Progress | None = None) -> Result:
-        """Run it."""
-        config, loop = self.config(), _Loop(self, progress)
-        with torch.no_grad(), flushed_denormals():
-            loop.go(self.start())
-        state = loop.state._asdict() if loop.state else {}  # none if it was interrupted at once
-        state |= {RANDOM_ITERATE: loop.kept} if self.random_iterate else {}
-        return Result(config, loop.rows, state, loop.k, loop.stopped, loop.diverged)
+    def run(
+        self, progress: Progress | None = None, saving: Saving | None = None, processes: Transport | None = None
+    ) -> Result:
+        """Run it, in this process or, with ``processes``, as one of several that all do the same."""
+        return self.loop(processes).run(progress, saving)
 
-    def engine(self) -> Engine:
+    def loop(self, processes: Transport | None = None) -> Loop:
+        """The run, about to begin; it holds no more of the problem than the agents of this process need."""
+        config, engine, algorithm = self.config(), self.engine(processes), self.bound()
+        own = fingerprint(config)
+        if isinstance(engine, Processes):
+            engine.agree(self._alike(own))
+        assert self.observe_every is not None
+        epoch = engine.mean(torch.full((1, len(engine.agents), 1), engine.epoch, dtype=torch.float64))
+        return Loop(
+            config,
+            own,
+            algorithm,
+            engine,
+            self.start(engine.agents),
+            self.metrics,
+            float(epoch),
+            self.iterations,
+            self.observe_every,
+            _random_indices(algorithm, self) if self.random_iterate else {},
+            self.compile,
+        )
+
+    def _alike(self, own: str) -> dict[str, str]:
+        """What all processes must agree on."""
+        W = self.network.W
+        weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
+        return {
+            "number of agents": str(self.network.n),
+            "dimension": str(self.problem.dim),
+            "floating-point type": str(self.problem.dtype),
+            "network": weights,
+            "configuration": own,
+        }
+
+    def engine(self, transport: Transport | None = None) -> Simulator | Processes:
         """The place where the agents' rows live."""
-        return Simulator(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed)
+        parts = (self.network, self.regularizer, self.mixing, self.trials, self.seed)
+        if transport is None and not self.exact:
+            return Simulator(self.problem, *parts)
+        transport = transport or Alone()
+        here = blocks(self.network.n, transport.size)[transport.rank]
+        return Processes(self.problem.restrict(here), *parts, transport, self.exact)
 
     def _check_kinds(self) -> None:
         """Refuse what is not the kind of object it should be, before anything is computed."""
@@ -150,19 +185,19 @@ class Setup:
         bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
         return bound
 
-    def start(self) -> Tensor:
-        """x⁰ ``[trials, agents, d]``."""
+    def start(self, agents: range | None = None) -> Tensor:
+        """x⁰ of these agents, or all, ``[trials, agents, d]``."""
         problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
         given = problem.start(self.seed, self.trials) if self.x0 is None else torch.as_tensor(self.x0)
         try:
-            x = given.to(problem.dtype).expand(shape).clone()
+            x = given.to(problem.dtype).expand(shape)
         except RuntimeError:
             raise ValueError(
                 f"x0 of shape {list(given.shape)} does not broadcast to [trials, agents, d] = {list(shape)}"
             ) from None
         if not bool(x.isfinite().all()):
             raise ValueError("the starting point is not finite")
-        return x
+        return x[:, agents.start : agents.stop].clone() if agents else x.clone()
 
 
 def run(
@@ -181,7 +216,11 @@ def run(
     metrics: Sequence[Metric] = measures.STANDARD,
     random_iterate: bool = False,
     compile: bool = False,  # noqa: A002 - torch's word for it
+    exact: bool = False,
     progress: Progress | None = None,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    processes: Transport | None = None,
 ) -> Result:
     """Minimise (1/n) Σ F_i(x) + Ψ(x) with n agents that talk to their neighbours only.
 
@@ -205,7 +244,12 @@ def run(
         compile: translate the steps by torch's compiler first. Pays for long runs of problems whose gradients are
             cheap, and least for methods with restarts; needs a C++ compiler, and agrees with the ordinary steps up
             to rounding.
+        exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
+            however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         progress: called from time to time with the iterations made, K, and the latest rows.
+        checkpoints: a folder for checkpoints. If it has some of this run, the run goes on from the last.
+        checkpoint_every: iterations from one to the next; by default only an interruption leaves one.
+        processes: the other processes that hold agents of this run (`engines.connect`); all agents here by default.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
     meets a non-finite value is stopped with a `DivergenceWarning` that names agent and iteration; the others go on.
@@ -225,108 +269,14 @@ def run(
         metrics=metrics,
         random_iterate=random_iterate,
         compile=compile,
+        exact=exact,
     )
-    return setup.run(progress)
-
-
-class _Loop:
-    """The iterations of one run, with what they have left so far."""
-
-    def __init__(self, setup: Setup, progress: Progress | None) -> None:
-        self.setup, self.progress = setup, progress
-        self.algorithm = setup.bound()
-        self.keep = _random_indices(self.algorithm, setup) if setup.random_iterate else {}
-        self.k, self.seconds = 0, 0.0
-        self.rows: list[Row] = []
-        self.stopped: str | None = None
-        self.diverged: dict[int, Divergence] = {}
-        self.state: Any = None
-        self._observed: tuple[int, Any] = (0, None)
-
-    def go(self, x: Tensor) -> None:
-        """Start at x and iterate until the end, an interruption, or until every trial has diverged."""
-        engine, iterations, every = self.setup.engine(), self.setup.iterations, self.setup.observe_every
-        assert every is not None
-        step = engine.compiled(self.algorithm.step) if self.setup.compile else self.algorithm.step
-        tick = max(1, iterations // 200)
-        self.kept = torch.full_like(x, torch.nan)
-        try:
-            self.state = self.algorithm.init(engine, x)
-            self._observe(engine)
-            while self.k < iterations and not self.stopped:
-                due = min(iterations, self.k + every)
-                began = time.perf_counter()
-                with engine.stepping():
-                    for k in range(self.k, due):
-                        self.state = step(engine, k, self.state)
-                        self.k = k + 1
-                        for trial in self.keep.get(self.k, ()):
-                            self.kept[trial] = self.state.x[trial]
-                        if self.progress and self.k % tick == 0 and self.k < due:
-                            self.progress(self.k, iterations, ())
-                self.seconds += time.perf_counter() - began
-                self._observe(engine)
-        except KeyboardInterrupt:
-            self.stopped = "interrupted"
-
-    def _observe(self, engine: Engine) -> None:
-        self._mark_diverged()
-        view = View(engine, self.algorithm.mapping_gamma, self.state)
-        has_z = "z" in self.state._fields
-        columns = {m.name: m.of(view).tolist() for m in self.setup.metrics if has_z or not m.needs_z}
-        columns |= {name: values.tolist() for name, values in engine.scores(view.x_mean[:, 0]).items()}
-        costs: Row = {**engine.counts(), "seconds": self.seconds}
-        if math.isfinite(self.setup.problem.epoch):
-            costs["epochs"] = costs["samples"] / self.setup.problem.epoch
-        latest = [
-            {
-                "trial": trial,
-                "k": self.k,
-                **{name: column[trial] for name, column in columns.items()},
-                **costs,
-            }
-            for trial in range(len(self.state.x))
-            if trial not in self.diverged
-        ]
-        self.rows += latest
-        self._observed = (self.k, self.state)
-        if not latest:
-            self.stopped = "diverged"
-        if self.progress:
-            self.progress(self.k, self.setup.iterations, latest)
-
-    def _mark_diverged(self) -> None:
-        for trial in diverged_trials(self.state):
-            if trial in self.diverged:
-                continue
-            since, state = self._observed
-            if state is None:
-                raise ValueError(f"the starting point of trial {trial} is not finite")
-            where = locate(self.algorithm, self.setup.engine(), trial, (since, state), (self.k, self.state))
-            self.diverged[trial] = where
-            warnings.warn(
-                f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
-                f"{where.iteration}; its records up to iteration {since} are kept (a smaller gamma or alpha may help)",
-                DivergenceWarning,
-                stacklevel=6,
-            )
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 are zero in here.
-
-    Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are such numbers, with which processors
-    compute tens of times slower. A thread has the setting of the one that started it: if torch has started its own
-    already, this one alone gets it.
-    """
-    tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
-    before = not bool(tiny * 1.0 > 0)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
+    if checkpoint_every is not None:
+        check_count(checkpoint_every, "checkpoint_every")
+        if checkpoints is None:
+            raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
+    saving = None if checkpoints is None else Saving(Path(checkpoints), checkpoint_every)
+    return setup.run(progress, saving, processes)
 
 
 def _fitted(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:

@@ -29,7 +29,7 @@ from proxdasa.schedules import Alpha, Number, check_count, check_positive, check
 SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
 
 
-class State(NamedTuple):
+class Tracked(NamedTuple):
     """Iterate x, tracker y before mixing, and gradient estimate d at x."""
 
     x: Tensor
@@ -60,6 +60,7 @@ class DeepStormV2:
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
+    State: ClassVar[type[Tracked]] = Tracked
 
     alpha: Alpha
     beta: Number
@@ -75,18 +76,18 @@ class DeepStormV2:
         """One: the proximal steps vary."""
         return 1.0
 
-    def init(self, agents: Agents, x: Tensor) -> State:
+    def init(self, agents: Agents, x: Tensor) -> Tracked:
         """ỹ = d = the initial batch."""
         d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
-        return State(x, d, d)
+        return Tracked(x, d, d)
 
-    def step(self, agents: Agents, k: int, state: State) -> State:
+    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """Proximal step, recursive momentum, tracking."""
         x, y, d = state
         β = _beta(self.alpha, self.beta, k)
         x_new, y = _move(agents, self.alpha(k), x, y)
         d_new = agents.grad(x_new, k + 1) + (1 - β) * (d - agents.grad(x, k + 1))
-        return State(x_new, y + d_new - d, d_new)
+        return Tracked(x_new, y + d_new - d, d_new)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +102,7 @@ class DeepStormV1:
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3)
+    State: ClassVar[type[Tracked]] = Tracked
 
     alpha: Alpha
     beta: Number
@@ -116,19 +118,19 @@ class DeepStormV1:
         """One: the proximal steps vary."""
         return 1.0
 
-    def init(self, agents: Agents, x: Tensor) -> State:
+    def init(self, agents: Agents, x: Tensor) -> Tracked:
         """ỹ = d = the initial batch."""
         d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
-        return State(x, d, d)
+        return Tracked(x, d, d)
 
-    def step(self, agents: Agents, k: int, state: State) -> State:
+    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """Proximal step, recursive momentum with a fresh sample, tracking."""
         x, y, d = state
         β = _beta(self.alpha, self.beta, k)
         x_new, y = _move(agents, self.alpha(k), x, y)
         change = agents.grad(x_new, k + 1) - agents.grad(x, k + 1)
         d_new = (1 - β) * (d + change) + β * agents.grad(x_new, k + 1, SECOND)
-        return State(x_new, y + d_new - d, d_new)
+        return Tracked(x_new, y + d_new - d, d_new)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,7 +27,7 @@ from proxdasa.schedules import Number, check_count, check_positive
 RESTARTS = 1  # the stream of samples that restarts draw from
 
 
-class State(NamedTuple):
+class Tracked(NamedTuple):
     """Iterate x, tracker y before mixing, and gradient estimate v at x."""
 
     x: Tensor
@@ -35,13 +35,13 @@ class State(NamedTuple):
     v: Tensor
 
 
-def _track(agents: Agents, γ: Number, state: State, estimate: Callable[[Tensor], Tensor]) -> State:
+def _track(agents: Agents, γ: Number, state: Tracked, estimate: Callable[[Tensor], Tensor]) -> Tracked:
     """The frame."""
     x, y, v = state
     y = agents.mix(y)
     x = agents.mix(agents.prox(descend(x, γ, y), γ))
     v_new = estimate(x)
-    return State(x, y + v_new - v, v_new)
+    return Tracked(x, y + v_new - v, v_new)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,7 @@ class ProxGTSA:
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1)
+    State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number
     batch: int = 1
@@ -69,12 +70,12 @@ class ProxGTSA:
         """γ."""
         return self.gamma
 
-    def init(self, agents: Agents, x: Tensor) -> State:
+    def init(self, agents: Agents, x: Tensor) -> Tracked:
         """ỹ = v = the first batch."""
         v = batch_grad(agents, x, 0, self.batch)
-        return State(x, v, v)
+        return Tracked(x, v, v)
 
-    def step(self, agents: Agents, k: int, state: State) -> State:
+    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """The frame with a fresh batch."""
         return _track(agents, self.gamma, state, lambda x: batch_grad(agents, x, k + 1, self.batch))
 
@@ -92,6 +93,7 @@ class ProxGTSRO:
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2)
+    State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number
     period: int
@@ -109,12 +111,12 @@ class ProxGTSRO:
         """γ."""
         return self.gamma
 
-    def init(self, agents: Agents, x: Tensor) -> State:
+    def init(self, agents: Agents, x: Tensor) -> Tracked:
         """ỹ = v = the first large batch."""
         v = batch_grad(agents, x, 0, self.restart_batch, RESTARTS)
-        return State(x, v, v)
+        return Tracked(x, v, v)
 
-    def step(self, agents: Agents, k: int, state: State) -> State:
+    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """The frame with the recursive estimate or a restart."""
 
         def estimate(x: Tensor) -> Tensor:
@@ -138,6 +140,7 @@ class ProxGTSRE:
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2)
+    State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number
     period: int
@@ -153,12 +156,12 @@ class ProxGTSRE:
         """γ."""
         return self.gamma
 
-    def init(self, agents: Agents, x: Tensor) -> State:
+    def init(self, agents: Agents, x: Tensor) -> Tracked:
         """ỹ = v = the full gradient at x⁰."""
         v = agents.full_grad(x)
-        return State(x, v, v)
+        return Tracked(x, v, v)
 
-    def step(self, agents: Agents, k: int, state: State) -> State:
+    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """The frame with the recursive estimate or a restart."""
 
         def estimate(x: Tensor) -> Tensor:

@@ -1,12 +1,13 @@
 """The command line: arguments in, exit codes out; everything else is the library's.
 
-Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 3 another process was lost, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
+import signal
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -17,23 +18,12 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxdasa import data, experiments, records
-from proxdasa.cli import studies
-from proxdasa.cli.display import (
-    DIVERGED,
-    INTERRUPTED,
-    err,
-    input_errors,
-    out,
-    progress,
-    say,
-    show_final,
-    show_report,
-    show_warning,
-)
+from proxdasa import data, records
+from proxdasa.cli import runs, studies
+from proxdasa.cli.display import INTERRUPTED, err, input_errors, out, say, show_report, show_warning
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
-from proxdasa.results import Result
-from proxdasa.runner import Setup, flushed_denormals
+from proxdasa.loop import flushed_denormals
+from proxdasa.runner import Setup
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(studies.app, name="reproduce")
@@ -56,25 +46,8 @@ def root(
     """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
 
 
-@app.command()
-def run(
-    file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace results that are in the folder already.")] = False,
-) -> None:
-    """Run the set-up of a configuration file and save its results."""
-    with input_errors():
-        setup = experiments.read(file)
-        if (output / records.RECORDS).exists() and not overwrite:
-            raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
-        output.mkdir(parents=True, exist_ok=True)
-    with progress() as announce:
-        result = setup.run(announce(setup.algorithm.facts.title, setup))
-    with input_errors():
-        result.save(output, overwrite=True)
-    show_final(result)
-    say(f"results: {output}   (picture and table: proxdasa report {output})")
-    _exit(result)
+app.command()(runs.run)
+app.command()(runs.resume)
 
 
 @app.command()
@@ -151,8 +124,12 @@ def list_() -> None:
 def main() -> None:
     """Entry point."""
     warnings.showwarning = show_warning
-    with flushed_denormals():  # before torch starts its threads, so that they have it too
-        app()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what there is is saved
+    try:
+        with flushed_denormals():  # before torch starts its threads, so that they have it too
+            app()
+    except KeyboardInterrupt:  # before a command has begun
+        raise SystemExit(INTERRUPTED) from None
 
 
 def _signature(thing: Any) -> str:
@@ -171,11 +148,3 @@ def _signature(thing: Any) -> str:
 
 def _first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
-
-
-def _exit(result: Result) -> None:
-    if result.stopped == "interrupted":
-        say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
-        raise typer.Exit(INTERRUPTED)
-    if result.stopped == "diverged":
-        raise typer.Exit(DIVERGED)

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from proxdasa import experiments, reports
+from proxdasa.loop import Progress as Report
 from proxdasa.records import Row
 from proxdasa.results import Result
-from proxdasa.runner import Progress as Report
 from proxdasa.runner import Setup
 
 out = Console()
@@ -26,7 +26,7 @@ err = Console(stderr=True)
 
 T = TypeVar("T", int, float)
 
-DIVERGED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+DIVERGED, BAD_INPUT, LOST, INTERRUPTED = 1, 2, 3, 130
 LEFT_OUT = ("trials", "milliseconds")
 """Columns that a terminal has no room for."""
 TEXTS = ("method", "run", "graph", "mixing")

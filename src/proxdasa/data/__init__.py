@@ -9,7 +9,7 @@ from proxdasa.data.dataset import Dataset, from_tensors
 from proxdasa.data.download import FetchError, fetch
 from proxdasa.data.files import VARIABLE, folder
 from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
-from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled
+from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sizes
 from proxdasa.data.sources import SOURCES, listing
 
 ALL = (a9a, mnist, digits, breast_cancer, libsvm)
@@ -25,6 +25,7 @@ __all__ = [
     "Partition",
     "Shards",
     "Shuffled",
+    "Sizes",
     "a9a",
     "breast_cancer",
     "digits",

@@ -7,7 +7,7 @@ row numbers per agent, in ascending order. No row is with two agents and no agen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +116,24 @@ class Dirichlet:
         return [rows.sort().values for rows in held]
 
 
-ALL = (Contiguous, Shuffled, Shards, Dirichlet)
+@dataclass(frozen=True)
+class Sizes:
+    """Rows as they stand in the file, so many for each agent; what is left is with nobody."""
+
+    sizes: Sequence[int]
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        _check(y, agents)
+        if len(self.sizes) != agents or sum(self.sizes) > len(y) or min(self.sizes) < 1:
+            raise ValueError(
+                f"sizes must be {agents} positive numbers, one for each agent, with a sum of at most {len(y)} rows; "
+                f"got {list(self.sizes)}"
+            )
+        return list(torch.split(torch.arange(sum(self.sizes)), list(self.sizes)))
+
+
+ALL = (Contiguous, Shuffled, Shards, Dirichlet, Sizes)
 
 
 def _check(y: Tensor, agents: int) -> None:

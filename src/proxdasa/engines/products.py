@@ -28,8 +28,17 @@ def dense_pays(matrix: csr_array, rounds: int) -> bool:
     return allowed and n * n <= DENSE_ADVANTAGE * rounds * entries
 
 
+def adjacency(weights: csr_array) -> csr_array:
+    """The unweighted graph of a mixing matrix: ones where agents are neighbours."""
+    graph = csr_array(weights, copy=True)
+    graph.setdiag(0)
+    graph.eliminate_zeros()
+    graph.data[:] = 1.0
+    return graph
+
+
 class SparseProduct:
-    """x ``[trials, n, d]`` ↦ matrix · x."""
+    """x ``[trials, columns, d]`` ↦ matrix · x ``[trials, rows, d]``."""
 
     def __init__(self, matrix: csr_array, dtype: torch.dtype) -> None:
         self._matrix, self._dtype = matrix, dtype
@@ -43,11 +52,11 @@ class SparseProduct:
         indices, offsets, weights = self._bags[trials]
         table = x.reshape(trials * n, d)
         product = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=weights)
-        return product.view(trials, n, d)
+        return product.view(trials, -1, d)
 
     def _stacked(self, trials: int) -> tuple[Tensor, Tensor, Tensor]:
         """Column indices, row starts and weights for all trials, whose rows stand one after the other."""
-        matrix, n = self._matrix, self._matrix.shape[0]
+        matrix, n = self._matrix, self._matrix.shape[1]
         steps = np.arange(trials)[:, None]
         indices = (matrix.indices[None, :] + steps * n).reshape(-1)
         offsets = (matrix.indptr[None, :-1] + steps * matrix.nnz).reshape(-1)
@@ -57,3 +66,30 @@ class SparseProduct:
             torch.from_numpy(offsets.astype(np.int64)),
             torch.from_numpy(weights).to(self._dtype),
         )
+
+
+class ExactProduct:
+    """The same, with each row's sum in ascending order of columns and each product rounded before it is added.
+
+    What a row becomes then depends neither on how many rows there are nor on where they lie in memory.
+    """
+
+    def __init__(self, matrix: csr_array, dtype: torch.dtype) -> None:
+        matrix = csr_array(matrix, copy=True)
+        matrix.sort_indices()
+        counts = np.diff(matrix.indptr)
+        self._rows = matrix.shape[0]
+        self._terms = []  # the s-th terms of the rows that have so many
+        for s in range(int(counts.max(initial=0))):
+            rows = np.flatnonzero(counts > s)
+            places = matrix.indptr[rows] + s
+            weights = torch.from_numpy(matrix.data[places]).to(dtype).unsqueeze(-1)
+            columns = torch.from_numpy(matrix.indices[places].astype(np.int64))
+            self._terms.append((torch.from_numpy(rows), columns, weights))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Each row becomes the weighted sum of its neighbours' rows."""
+        total = x.new_zeros(x.shape[0], self._rows, x.shape[2])
+        for rows, columns, weights in self._terms:
+            total[:, rows] += weights * x[:, columns]
+        return total

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
-import numpy as np
 import torch
-from scipy.sparse import csr_array
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer, Step
-from proxdasa.engines.products import Product, SparseProduct, dense_pays
-from proxdasa.samples import Samples
-from proxdasa.schedules import Number
+from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
+from proxdasa.engines.local import Local
+from proxdasa.engines.products import Product, SparseProduct, adjacency, dense_pays
 
 PARALLEL_FROM = 2**17
 """Elements of a state variable from which on a step is made by all threads (measured)."""
 
 
-class Simulator:
+@final
+class Simulator(Local):
     """All rows here: gradients stacked over trials and agents, mixing as one matrix product.
 
     Where it is faster, the m rounds of a mixing protocol are one product with the n × n matrix of its polynomial in W,
@@ -38,52 +35,15 @@ class Simulator:
         trials: int,
         seed: int,
     ) -> None:
-        self.n = network.n
-        self._trials, self._elements = trials, trials * network.n * problem.dim
-        self._problem, self._network, self._regularizer = problem, network, regularizer
-        self._samples = Samples(problem, seed, trials, range(network.n))
-        self._draw: Callable[[int, int], Tensor] = self._samples
-        self._rounds = mixing.rounds_for(network.rho)
-        self._mix = self._mixer(mixing)
-        self._last_named: dict[int, int] = {}
-        self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
+        super().__init__(problem, network, regularizer, mixing, trials, seed, range(network.n))
+        self._elements = trials * network.n * problem.dim
+        self._product = self._mixer(mixing)
 
-    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
-        """Sample gradients of all trials and agents at once."""
-        self._counts["gradients"] += 1
-        if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
-            self._last_named[sample] = k
-            self._counts["samples"] += 1
-        return self._problem.grad(x, self._draw(k, sample))
+    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(self._product(x) for x in tensors)
 
-    def full_grad(self, x: Tensor) -> Tensor:
-        """∇F_i at each row."""
-        if math.isinf(self._problem.epoch):
-            raise ValueError(
-                f"{type(self._problem).__name__} streams its samples, so an agent has no full gradient; "
-                "choose a method that uses sample gradients only"
-            )
-        self._counts["full_gradients"] += 1
-        return self._problem.evaluate(x).grad
-
-    def prox(self, x: Tensor, gamma: Number) -> Tensor:
-        """The proximal step, row by row."""
-        return self._regularizer.prox(x, gamma)
-
-    def mix(self, *tensors: Tensor) -> Any:
-        """The mixing polynomial applied to each tensor."""
-        self._send(self._rounds, len(tensors))
-        mixed = tuple(self._mix(x) for x in tensors)
-        return mixed if len(mixed) > 1 else mixed[0]
-
-    @cached_property
-    def degrees(self) -> Tensor:
-        """Neighbours of each agent, ``[n, 1]``."""
-        return torch.from_numpy(np.asarray(self._network.degrees)).to(self._problem.dtype).unsqueeze(-1)
-
-    def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j."""
-        self._send(1, 1)
+    def observe_neighbours(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j, uncounted."""
         return self._adjacency(x)
 
     def mean(self, x: Tensor) -> Tensor:
@@ -94,21 +54,30 @@ class Simulator:
         """All rows are here already."""
         return x
 
-    def evaluate(self, x: Tensor) -> Evaluation:
-        """Exact losses and gradients."""
-        return self._problem.evaluate(x)
+    def collect(self, x: Tensor) -> Tensor:
+        """All rows are here already."""
+        return x
 
-    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
-        """The problem's own measures."""
-        return self._problem.scores(x)
+    def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:  # noqa: ARG002
+        """All rows live here."""
+        assert x is not None
+        return x
 
-    def value(self, x: Tensor) -> Tensor:
-        """Ψ of each row."""
-        return self._regularizer.value(x)
+    @property
+    def writes(self) -> bool:
+        """Here."""
+        return True
 
-    def observe_neighbours(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j, uncounted."""
-        return self._adjacency(x)
+    def tell(self, reason: str) -> None:
+        """There are no others."""
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """An interruption is an exception here."""
+        return nullcontext()
+
+    def proceed(self, k: int) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
@@ -125,10 +94,12 @@ class Simulator:
 
     def compiled(self, step: Step) -> Step:
         """The step with its passes over memory fused; it takes the compiler half a minute, and a C++ compiler."""
-        self._draw = self._samples.opaque()
+        self._cells = [
+            cell._replace(draw=drawn.opaque()) for cell, drawn in zip(self._cells, self._samples, strict=True)
+        ]
         # Rare, and a loop over all data, which would be unrolled.
         self.full_grad = torch.compiler.disable(self.full_grad)  # type: ignore[method-assign, no-untyped-call]
-        for product in (self._mix, self._adjacency):  # make their matrices, which the compiler need not see
+        for product in (self._product, self._adjacency):  # make their matrices, which the compiler need not see
             product(torch.zeros(self._trials, self.n, 1, dtype=self._problem.dtype))
         translated = torch.compile(step)
         from torch._dynamo import config  # noqa: PLC0415 - takes seconds to import
@@ -140,14 +111,6 @@ class Simulator:
                 return translated(agents, k, state)
 
         return compiled
-
-    def counts(self) -> dict[str, int]:
-        """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""
-        return dict(self._counts)
-
-    def _send(self, rounds: int, vectors: int) -> None:
-        self._counts["rounds"] += rounds
-        self._counts["vectors"] += rounds * vectors
 
     def _mixer(self, mixing: Mixing) -> Product:
         W, rho, dtype = self._network.W, self._network.rho, self._problem.dtype
@@ -163,8 +126,4 @@ class Simulator:
 
     @cached_property
     def _adjacency(self) -> Product:
-        graph = csr_array(self._network.W, copy=True)
-        graph.setdiag(0)
-        graph.eliminate_zeros()
-        graph.data[:] = 1.0
-        return SparseProduct(graph, self._problem.dtype)
+        return SparseProduct(adjacency(self._network.W), self._problem.dtype)

@@ -33,8 +33,11 @@ WRITTEN_BY_SAVE = ("facts", "ending")
 """Keys of a saved config.json that describe the run rather than set it."""
 
 
-def read(path: Path) -> Setup:
-    """The run that a TOML file (or the config.json of saved results) describes."""
+def read(path: Path, try_step: bool = True) -> Setup:
+    """The run that a TOML file (or the config.json of saved results) describes.
+
+    It is tried whether it can make a step, unless not: that takes the data of all agents.
+    """
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         text = path.read_text(encoding="utf-8")
@@ -48,12 +51,12 @@ def read(path: Path) -> Setup:
             f"{path}: not a table of settings; accepted: the config.json of saved results, or a TOML file"
         )
     try:
-        return build({key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE})
+        return build({key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}, try_step)
     except ConfigError as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def build(settings: Mapping[str, Any]) -> Setup:
+def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     """The run that a table of settings describes, found able to make a step."""
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     network, problem = settings.get("network"), settings.get("problem")
@@ -64,7 +67,8 @@ def build(settings: Mapping[str, Any]) -> Setup:
         if builder and "agents" in inspect.signature(builder).parameters:
             network.setdefault("agents", problem["agents"])  # a network is as large as its problem
     setup: Setup = make(Setup, settings, key="")
-    _try(setup)
+    if try_step:
+        _try(setup)
     return setup
 
 

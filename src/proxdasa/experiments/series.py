@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from proxdasa import records
+from proxdasa.loop import CHECKPOINTS, Progress, Saving
 from proxdasa.results import Result, load
-from proxdasa.runner import Progress, Setup
+from proxdasa.runner import Setup
 
 Announce = Callable[[str, Setup], Progress]
 """Told the name of each run before it starts; gives the progress display for it."""
@@ -28,7 +30,8 @@ def run_series(
 
     Results of other settings are refused. With ``overwrite`` the set-ups' earlier results are removed first and all of
     them run, so that what an interruption leaves never mixes old and new. An interruption ends the series; the
-    interrupted run is saved with the records it has. ``say`` is told if runs are reused.
+    interrupted run is saved with the records it has, and the next time goes on from its last checkpoint. ``say`` is
+    told if runs are reused.
     """
     earlier: dict[str, Result] = {}
     if overwrite:
@@ -44,11 +47,13 @@ def run_series(
         if name in earlier:
             results[name] = earlier[name]
             continue
-        results[name] = setup.run(announce(name, setup))
+        saving = Saving(folder / name / CHECKPOINTS, max(1, setup.iterations // 10))
+        results[name] = setup.run(announce(name, setup), saving)
         if results[name].records:  # a report cannot read a folder without any
             results[name].save(folder / name, overwrite=True)
         if results[name].stopped == "interrupted":
             break
+        shutil.rmtree(saving.folder, ignore_errors=True)
     return results
 
 
@@ -86,3 +91,4 @@ def _remove(folder: Path) -> None:
     """Remove results; the configuration first, so that what is left of them never looks whole."""
     for file in (records.CONFIG, records.RECORDS, records.FINAL):
         (folder / file).unlink(missing_ok=True)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

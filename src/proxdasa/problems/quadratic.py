@@ -70,6 +70,11 @@ class Quadratic:
         """The same quadratics in another type."""
         return replace(self, A=self.A.to(dtype), b=self.b.to(dtype))
 
+    def restrict(self, agents: range) -> Quadratic:
+        """The quadratics of some of the agents."""
+        rows = slice(agents.start, agents.stop)
+        return replace(self, A=self.A[rows].clone(), b=self.b[rows].clone())
+
     def start(self, seed: int, trials: int) -> Tensor:  # noqa: ARG002
         """x⁰ = 0."""
         return torch.zeros(self.dim, dtype=self.dtype)

@@ -59,7 +59,8 @@ class SingleIndex:
     X ~ N(0, I), ε ~ N(0, noise²), and θ* has ``sparsity`` entries ±1/√sparsity, so ‖θ*‖ = 1. Training samples stream,
     one per agent and iteration. Losses and full gradients come from a fixed sample of ``evaluation`` points per
     agent, or with ``evaluation="population"`` from the exact expectation where the link has one. ``seed`` names θ* and
-    the evaluation points; they are the same for every trial, every n and every floating-point type.
+    the evaluation points; they are the same for every trial, every n and every floating-point type. ``first`` is the
+    number of the first agent, for a part of a larger network.
     """
 
     agents: int
@@ -69,6 +70,7 @@ class SingleIndex:
     noise: float = 0.1
     evaluation: int | Literal["population"] = 10_000
     seed: int = 0
+    first: int = 0
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,10 @@ class SingleIndex:
     def to(self, dtype: torch.dtype) -> SingleIndex:
         """The same model in another type."""
         return replace(self, dtype=dtype)
+
+    def restrict(self, agents: range) -> SingleIndex:
+        """The model of some of the agents."""
+        return replace(self, agents=len(agents), first=self.first + agents.start)
 
     @cached_property
     def truth(self) -> Tensor:
@@ -163,7 +169,7 @@ class SingleIndex:
         X = torch.empty(self.agents, self.evaluation, self.dim, dtype=self.dtype)
         Y = torch.empty(self.agents, self.evaluation, 1, dtype=self.dtype)
         for i in range(self.agents):
-            words = samples.words(self.seed, samples.EVALUATION, 0, i, self.evaluation * self.words)
+            words = samples.words(self.seed, samples.EVALUATION, 0, self.first + i, self.evaluation * self.words)
             rows = self.sample(words.view(self.evaluation, self.words))
             X[i], Y[i] = rows[:, :-1], rows[:, -1:]
         return X, Y

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from proxdasa import samples
 from proxdasa.contracts import Evaluation
-from proxdasa.data import Dataset, Partition, Shuffled
+from proxdasa.data import Dataset, Partition, Shuffled, Sizes
 from proxdasa.problems.stacked import Forward, stacked
 
 CHUNK = 2**19
@@ -46,7 +46,8 @@ class Supervised:
     x is the vector of all parameters, in the order of ``model.named_parameters()``. A batch is drawn without
     replacement at every iteration. ``model`` is a function that makes the network, or a network, whose parameters are
     then the starting point of all agents. With a function, ``initial`` chooses the start: PyTorch's initialisation once
-    per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros".
+    per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros". ``first`` is the number of
+    the first agent, for a part of a larger network.
     """
 
     model: Model
@@ -56,6 +57,7 @@ class Supervised:
     partition: Partition = SHUFFLED
     loss: Loss = cross_entropy
     initial: Literal["shared", "each", "zeros"] = "shared"
+    first: int = 0
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:
@@ -86,6 +88,14 @@ class Supervised:
         """The same problem in another type."""
         return replace(self, dtype=dtype)
 
+    def restrict(self, agents: range) -> Supervised:
+        """The problem of some of the agents, with their examples only; everyone has the test examples."""
+        parts = self.parts[agents.start : agents.stop]
+        rows, sizes = torch.cat(parts), [len(part) for part in parts]
+        own = replace(self.data, x=self.data.x[rows], y=self.data.y[rows])
+        first = self.first + agents.start
+        return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first)
+
     @cached_property
     def parts(self) -> list[Tensor]:
         """The row numbers of each agent's examples."""
@@ -100,9 +110,9 @@ class Supervised:
             return self._flatten(self.model)
         if self.initial == "zeros":
             return torch.zeros(self.dim, dtype=self.dtype)
-        agents = self.agents if self.initial == "each" else 1
+        agents = range(self.first, self.first + self.agents) if self.initial == "each" else range(1)
         return torch.stack(
-            [torch.stack([self._initial(seed, trial, agent) for agent in range(agents)]) for trial in range(trials)]
+            [torch.stack([self._initial(seed, trial, agent) for agent in agents]) for trial in range(trials)]
         )
 
     def sample(self, words: Tensor) -> Tensor:

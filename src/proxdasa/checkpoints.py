@@ -1,0 +1,284 @@
+"""Checkpoints: what a run needs to go on after it was killed, in files that show any damage.
+
+Each is a folder that is named by its iteration, such as ``000001000``. It holds ``state.safetensors``, ``rows.jsonl``
+(the records so far, line by line as in results) and ``manifest.json``, which has the SHA-256 of the other two and of
+itself. Nothing in it can execute code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from proxdasa.records import Row, format_rows, parse_rows, separate
+
+# Not named as a results folder's records: a checkpoint is not to be found among results.
+STATE, ROWS, MANIFEST = "state.safetensors", "rows.jsonl", "manifest.json"
+
+_NUMBER = re.compile(r"[0-9]{9}|[1-9][0-9]{9,}")
+_PARTIAL = re.compile(r"\.[0-9]{9,}\.partial")
+_ASIDE = re.compile(r"[0-9]{9,}\.damaged(\.[0-9]+)?")
+_KEPT = 2
+_SEAL = b'{\n  "sha256": "'
+
+
+class Checkpoint(NamedTuple):
+    """A run after k iterations."""
+
+    k: int
+    """How many iterations were made."""
+    state: dict[str, Tensor]
+    """The state of all agents by the method's own names, each ``[trials, agents, d]``."""
+    rows: list[Row]
+    """The records so far; read back, infinities are NaN, as in results."""
+    notes: dict[str, Any]
+    """What else the run remembers, as plain JSON values."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint was passed over, or could not be removed."""
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run.
+
+    A checkpoint is written beside its place, brought to the disk and renamed: whenever the writer is killed, the
+    earlier ones are as they were. The last two are kept. What is damaged or another run's is never removed. Only one
+    process at a time may write to a folder.
+    """
+
+    folder: Path
+    """Where they are, or will be."""
+    fingerprint: str
+    """The run's settings, as `fingerprint` has it; only checkpoints of the same settings are the run's own."""
+    _good: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
+    """The iterations whose checkpoints were seen whole, which need not be read again."""
+
+    def write(self, checkpoint: Checkpoint) -> Path:
+        """Write a checkpoint and remove those before the last two.
+
+        If a whole one of the same run and iteration is there already it stays; samples are named, so it has the same
+        state. A damaged one in its place is set aside under another name.
+        """
+        place = self.folder / f"{checkpoint.k:09d}"
+        contents = self._contents(checkpoint)
+        try:
+            self._put(contents, place)
+        except _ForeignError as error:
+            raise ValueError(f"{error}; choose another folder") from None
+        except OSError as error:
+            raise OSError(
+                f"{place} could not be written: {error.strerror or error}; earlier checkpoints are as they were"
+            ) from error
+        self._good.add(checkpoint.k)
+        self._prune()
+        return place
+
+    def latest(self) -> Checkpoint | None:
+        """The newest whole checkpoint, None if there are none at all; nothing is changed in the folder.
+
+        A warning tells of each newer one that was passed over and why. If there are checkpoints, but none to go on
+        from, that is an error: a run does not start anew unasked.
+        """
+        passed: list[str] = []
+        for place in reversed(self._found(_NUMBER)):
+            try:
+                checkpoint = self._read(place)
+            except (_DamagedError, _ForeignError) as error:
+                passed.append(str(error))
+                continue
+            for reason in passed:
+                warnings.warn(f"{reason}; the run goes on from {place.name}", CheckpointWarning, stacklevel=2)
+            self._good.add(checkpoint.k)
+            return checkpoint
+        passed += [f"{place} was found damaged before" for place in self._found(_ASIDE)]
+        if passed:
+            raise ValueError(
+                f"{self.folder} holds no checkpoint from which this run can go on ({'; '.join(passed)}); "
+                "nothing was deleted; choose another folder, or move this one away to start anew"
+            )
+        return None
+
+    def _contents(self, checkpoint: Checkpoint) -> dict[str, bytes]:
+        """What goes into which file."""
+        k, state, rows, notes = checkpoint
+        if json.loads(json.dumps(notes, allow_nan=False)) != notes:
+            raise TypeError(f"notes must be JSON values that are read back as they are; got {notes!r}")
+        contents = {STATE: save(separate(state)), ROWS: format_rows(rows).encode()}
+        files = {name: {"size": len(data), "sha256": _sha256(data)} for name, data in contents.items()}
+        return contents | {MANIFEST: _sealed(_Manifest(k, self.fingerprint, notes, files))}
+
+    def _put(self, contents: Mapping[str, bytes], place: Path) -> None:
+        _make(self.folder)
+        for stale in self._found(_PARTIAL):
+            shutil.rmtree(stale, ignore_errors=True)
+        if place.is_dir() and not self._damaged(place):
+            return
+        partial = self.folder / f".{place.name}.partial"
+        try:
+            partial.mkdir()
+            for name, data in contents.items():
+                _write(partial / name, data)
+            _sync(partial)
+            if os.path.lexists(place):
+                _set_aside(place)
+            partial.rename(place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        _sync(self.folder)
+
+    def _prune(self) -> None:
+        """Remove what is older than the last two; those of before this run was resumed are verified first."""
+        places = self._found(_NUMBER)
+        kept = [place for place in places if int(place.name) in self._good][-_KEPT:]
+        for place in places[: places.index(kept[0])] if len(kept) == _KEPT else ():
+            try:
+                if self._damaged(place):
+                    _set_aside(place)
+                else:
+                    # Renamed first, so that what is left if this is killed is not taken for a damaged checkpoint.
+                    shutil.rmtree(place.rename(self.folder / f".{place.name}.partial"))
+            except _ForeignError:
+                continue
+            except OSError as error:
+                warnings.warn(f"{place} could not be removed: {error}", CheckpointWarning, stacklevel=3)
+
+    def _found(self, name: re.Pattern[str]) -> list[Path]:
+        """What has such a name, the oldest first."""
+        paths = self.folder.iterdir() if self.folder.exists() else ()
+        return sorted((path for path in paths if name.fullmatch(path.name)), key=lambda path: (len(path.name), path))
+
+    def _damaged(self, place: Path) -> bool:
+        try:
+            if int(place.name) not in self._good:
+                self._verified(place)
+        except _DamagedError:
+            return True
+        return False
+
+    def _read(self, place: Path) -> Checkpoint:
+        manifest, contents = self._verified(place)
+        rows = parse_rows(contents[ROWS].decode(), place / ROWS)
+        return Checkpoint(manifest.k, load(contents[STATE]), rows, manifest.notes)
+
+    def _verified(self, place: Path) -> tuple[_Manifest, dict[str, bytes]]:
+        """The manifest and the bytes of the files in it, all known to be as they were written."""
+        manifest = _opened(place / MANIFEST)
+        if manifest.fingerprint != self.fingerprint:
+            raise _ForeignError(f"{place} belongs to a run with other settings")
+        if manifest.k != int(place.name):
+            raise _DamagedError(f"{place} is the checkpoint of iteration {manifest.k} under another name")
+        return manifest, {name: _checked(place / name, **manifest.files[name]) for name in (STATE, ROWS)}
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """The SHA-256 of a configuration's settings, in whatever order; facts about the run and its ending are none.
+
+    1 and 1.0 are the same setting.
+    """
+    settings = {name: value for name, value in config.items() if name not in ("facts", "ending")}
+    plain = json.loads(json.dumps(settings, allow_nan=False), parse_float=_number)
+    return _sha256(json.dumps(plain, sort_keys=True).encode())
+
+
+class _DamagedError(Exception):
+    """A checkpoint is not as it was written."""
+
+
+class _ForeignError(Exception):
+    """A checkpoint is another run's."""
+
+
+class _Manifest(NamedTuple):
+    k: int
+    fingerprint: str
+    notes: dict[str, Any]
+    files: dict[str, dict[str, Any]]
+
+
+def _sealed(manifest: _Manifest) -> bytes:
+    """The manifest as JSON; its first entry is the SHA-256 of every byte after that entry's digits."""
+    text = json.dumps({"sha256": "", **manifest._asdict()}, indent=2, allow_nan=False) + "\n"
+    rest = text.encode().removeprefix(_SEAL)
+    return _SEAL + _sha256(rest).encode() + rest
+
+
+def _opened(path: Path) -> _Manifest:
+    """The manifest in a file; it is not parsed before every byte of it was checked."""
+    data = _bytes(path)
+    rest = data[len(_SEAL) + 64 :]
+    if data != _SEAL + _sha256(rest).encode() + rest:
+        raise _DamagedError(f"{path} is not as it was written")
+    entries = json.loads(data)
+    del entries["sha256"]
+    return _Manifest(**entries)
+
+
+def _checked(path: Path, size: int, sha256: str) -> bytes:
+    data = _bytes(path)
+    if len(data) != size:
+        raise _DamagedError(f"{path} has {len(data)} bytes where {size} were written")
+    if _sha256(data) != sha256:
+        raise _DamagedError(f"{path} is not as it was written")
+    return data
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise _DamagedError(f"{path} is missing") from None
+    except OSError as error:
+        raise _DamagedError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _number(text: str) -> int | float:
+    return int(value) if (value := float(text)).is_integer() else value
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, so that none of them is lost if the power is."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _set_aside(place: Path) -> None:
+    """Give a damaged checkpoint another name, under which it can be looked at."""
+    endings = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+    names = (place.with_name(f"{place.name}.damaged{ending}") for ending in endings)
+    place.rename(next(name for name in names if not os.path.lexists(name)))

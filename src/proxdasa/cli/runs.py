@@ -1,0 +1,170 @@
+"""The commands run and resume: alone, as the launcher of several processes, or as one of those that were launched."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxdasa import engines, experiments, records
+from proxdasa.cli.display import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, err, input_errors, progress, say, show_final
+from proxdasa.contracts import PeerError
+from proxdasa.engines.launcher import launch
+from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT
+from proxdasa.loop import CHECKPOINTS, Saving
+from proxdasa.runner import Setup
+
+Processes = Annotated[int | None, typer.Option(min=1, help="Spread the agents over so many processes of this machine.")]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="With --processes: if one dies, start again from the last checkpoint, so often.")
+]
+Timeout = Annotated[float, typer.Option(help="Seconds after which a silent process is an error.")]
+Interface = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Under torchrun on several machines: the network interface for messages, such as eth0. They are neither "
+        "encrypted nor authenticated, so it must be that of a private network. By default nothing but the loopback "
+        "interface is used.",
+    ),
+]
+Every = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="K", help="Leave a checkpoint every K iterations, from which [b]resume[/] goes on."),
+]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace results that are in the folder already.")] = False,
+    checkpoint_every: Every = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="The same bits whatever the number of processes; slower.")
+    ] = False,
+    processes: Processes = None,
+    max_restarts: Restarts = 0,
+    timeout: Timeout = TIMEOUT,
+    interface: Interface = None,
+) -> None:
+    """Run the set-up of a configuration file and save its results.
+
+    With --processes the agents live in several processes of this machine. For clusters, start the same command by
+    [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
+    """
+    with input_errors():
+        setup = experiments.read(file, try_step=processes is not None or not engines.several())
+        setup = dataclasses.replace(setup, exact=True) if exact else setup
+        if not engines.restarted():
+            _make_room(output, overwrite)
+        options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
+        options += ["--exact"] * exact + ["--overwrite"] * overwrite
+    if processes is not None:
+        words = ["run", str(file), "--output", str(output), "--timeout", str(timeout), *options]
+        _launch(words, output, setup, processes, max_restarts)
+    _run(setup, output, checkpoint_every, timeout, interface)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(help="The results folder of a run that was stopped.")],
+    processes: Processes = None,
+    max_restarts: Restarts = 0,
+    timeout: Timeout = TIMEOUT,
+    interface: Interface = None,
+) -> None:
+    """Go on with a run from its last checkpoint, with as many processes as you like."""
+    with input_errors():
+        told = folder / CHECKPOINTS / records.CONFIG
+        if not told.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that leaves "
+                "checkpoints by itself (--checkpoint-every)"
+            )
+        setup = experiments.read(told, try_step=processes is not None or not engines.several())
+        every = records.read_config(told.parent)["ending"].get("checkpoint_every")
+    if processes is not None:
+        _launch(["resume", str(folder), "--timeout", str(timeout)], folder, setup, processes, max_restarts)
+    _run(setup, folder, every, timeout, interface)
+
+
+def _make_room(output: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds something, or clear it."""
+    checkpoints = output / CHECKPOINTS
+    if not overwrite:
+        if (output / records.RECORDS).exists():
+            raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
+        if checkpoints.exists():
+            raise FileExistsError(
+                f"{output} holds a run that was stopped; proxdasa resume {output} goes on with it, "
+                "--overwrite begins anew"
+            )
+    elif checkpoints.exists() and engines.first():
+        shutil.rmtree(checkpoints)
+    output.mkdir(parents=True, exist_ok=True)
+
+
+def _launch(words: list[str], output: Path, setup: Setup, processes: int, restarts: int) -> None:
+    """Become the launcher, and end with the code of what was launched."""
+    with input_errors():
+        engines.blocks(setup.network.n, processes)
+        if os.environ.get("RANK"):
+            raise ValueError("--processes is for one machine without torchrun; leave it out here")
+    command = [sys.executable, "-m", "proxdasa", *words]
+    decisions = (DIVERGED, BAD_INPUT, INTERRUPTED)
+    code = launch(command, processes, restarts, decisions, lambda text: say(text, err))
+    if code not in (0, *decisions):
+        _advise(output)
+        code = LOST
+    raise typer.Exit(code)
+
+
+def _run(setup: Setup, output: Path, every: int | None, timeout: float, interface: str | None) -> None:
+    """Run in this process, perhaps with others, and save the results."""
+    with input_errors(), _peer_errors(output):
+        transport = engines.connect(interface, timeout)
+        leads = transport is None or transport.rank == 0
+        title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
+        with progress() if leads else nullcontext() as announce:
+            told = announce(title, setup) if announce else None
+            loop = setup.loop(transport)
+            del setup  # and with it the data of other processes' agents
+            result = loop.run(told, saving)
+        if leads:
+            result.save(output, overwrite=True)
+    if leads:
+        show_final(result)
+        say(f"results: {output}   (picture and table: proxdasa report {output})")
+    if transport:
+        transport.close()
+    if result.stopped == "interrupted" and leads:
+        say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
+        say(f"proxdasa resume {output} goes on", err)
+    if result.stopped:
+        raise typer.Exit({"interrupted": INTERRUPTED, "diverged": DIVERGED}[result.stopped])
+
+
+@contextmanager
+def _peer_errors(output: Path) -> Iterator[None]:
+    """Whoever noticed it says it; the others just end."""
+    try:
+        yield
+    except PeerError as error:
+        if error.noticed_here:
+            say(f"error: {error}", err)
+            if RENDEZVOUS not in os.environ:  # else our launcher may know better
+                _advise(output)
+        os._exit(LOST)  # without waiting for the others
+
+
+def _advise(output: Path) -> None:
+    """How to go on with a run that has ended too early."""
+    some = any((output / CHECKPOINTS).glob("[0-9]*"))
+    advice = f"proxdasa resume {output} goes on from the last checkpoint"
+    say(advice if some else "there is no checkpoint to go on from; --checkpoint-every leaves some", err)

@@ -1,0 +1,188 @@
+"""The agents of one process among all others: what they send to their neighbours, and what everybody must agree on."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Mixing, Network, NonFiniteError, PeerError
+from proxdasa.engines.halo import Halo, blocks
+from proxdasa.engines.products import ExactProduct, SparseProduct, adjacency
+from proxdasa.engines.transports import LostError, Transport
+
+TURNS = 2**16
+"""Rounds are numbered modulo this in messages, which every floating-point type can hold."""
+
+NON_FINITE = "not finite"
+"""How the reason for stopping begins if that is it; trial, agent and iteration follow."""
+
+
+@final
+class Neighbourhood:
+    """The agents of one process and those that they exchange rows with.
+
+    All tensors of a mixing step travel together, in one message to each neighbouring process and round. Each message
+    also says in which round it was sent, and how many iterations are left if somebody has asked to stop: as a step has
+    at least one round, everybody knows before it is time, and all stop before the same iteration.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        mixing: Mixing,
+        transport: Transport,
+        dtype: torch.dtype,
+        trials: int = 1,
+        exact: bool = False,
+    ) -> None:
+        self._network, self._mixing, self._transport, self._trials = network, mixing, transport, trials
+        self.parts = blocks(network.n, transport.size)
+        self.agents = self.parts[transport.rank]
+        self._halo = Halo.of(network.W, self.parts, transport.rank)
+        product = ExactProduct if exact else SparseProduct
+        self._weights = product(self._halo.block(network.W, self.agents), dtype)
+        self._graph = product(self._halo.block(adjacency(network.W), self.agents), dtype)
+        self.spent = {"bytes": 0.0, "communication": 0.0, "waiting": 0.0}
+        self.k, self._asked, self._stop, self._turn = 0, False, None, 0
+
+    k: int
+    """The iteration that is being made."""
+    _stop: int | None
+    """The iteration before which to stop, once somebody has asked."""
+
+    def mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """All rounds of mixing, for rows ``[company, agents here, d]``."""
+        together = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        mixed = self._mixing(lambda x: self._weights(self._table(x)), together, self._network.rho)
+        return torch.split(mixed, len(tensors[0]))
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j."""
+        return self._graph(self._table(x))
+
+    def ask_to_stop(self) -> None:
+        """Stop soon; may come at any time, such as before it is known with which iteration a run goes on."""
+        self._asked = True
+
+    def proceed(self, k: int) -> bool:
+        """Whether iteration k is to be made: false from the iteration on that all have agreed to stop at.
+
+        That is when everybody can know: a message needs at most one iteration for each process on its way.
+        """
+        self.k = k
+        if self._asked and self._stop is None:
+            self._stop = k + self._transport.size
+        return self._stop is None or k < self._stop
+
+    def agree(self, what: Mapping[str, str]) -> None:
+        """Compare with the others the network and what else all must have alike.
+
+        A message of another size or type would be garbage.
+        """
+        W = self._network.W
+        weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
+        what = {"number of agents": str(self._network.n), "network": weights, **what}
+        own = torch.stack([_digest(text) for text in what.values()])
+        if self._transport.rank:
+            verdict = torch.empty(2, dtype=torch.int64)
+            self.exchange({0: own}, {})
+            self.exchange({}, {0: verdict})
+        else:
+            theirs = {peer: torch.empty_like(own) for peer in range(1, self._transport.size)}
+            self.exchange({}, theirs)
+            other = [(peer, int((own != digests).any(dim=1).nonzero()[0])) for peer, digests in theirs.items()
+                     if not torch.equal(own, digests)]  # fmt: skip
+            verdict = torch.tensor(other[0] if other else (0, 0))
+            self.exchange(dict.fromkeys(theirs, verdict), {})
+        peer, which = verdict.tolist()
+        if peer:
+            raise ValueError(
+                f"{self._named(peer)} and {self._named(0)} do not have the same {[*what][which]}; "
+                "start all processes with the same file and options"
+            )
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """Messages to and from processes; the seconds spent waiting."""
+        try:
+            return self._transport.exchange(out, into)
+        except LostError as error:
+            raise self._lost(error) from error
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        try:
+            return self._transport.sum(x)
+        except LostError as error:
+            raise self._lost(error) from error
+
+    def _table(self, x: Tensor) -> Tensor:
+        """The rows here and those of neighbours elsewhere, fresh from them."""
+        if not self._halo.sends:
+            return x
+        began = time.perf_counter()
+        out, into, table = self._halo.buffers(x)
+        self._turn = (self._turn + 1) % TURNS
+        left = 0 if self._stop is None else max(1, self._stop - self.k)
+        for peer, message in out.items():
+            torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
+            message.header[0], message.header[1] = self._turn, left
+            if not bool(message.buffer.sum().isfinite()):
+                self._check_finite(x)
+            self.spent["bytes"] += message.buffer.nbytes
+        waiting = self.exchange(
+            {peer: message.buffer for peer, message in out.items()},
+            {peer: message.buffer for peer, message in into.items()},
+        )
+        table[:, self._halo.own] = x
+        for peer, message in into.items():
+            self._read_header(peer, *message.header.tolist())
+            table[:, self._halo.receives[peer]] = message.rows
+        self.spent["waiting"] += waiting
+        self.spent["communication"] += time.perf_counter() - began - waiting
+        return table
+
+    def _read_header(self, peer: int, turn: float, left: float) -> None:
+        if turn != self._turn:
+            raise PeerError(
+                f"{self._named(peer)} sent message number {turn:.0f} where number {self._turn} was due; "
+                "all agents must run the same steps",
+                noticed_here=True,
+            )
+        if left:
+            self._stop = min(self.k + int(left), self._stop or self.k + int(left))
+
+    def _check_finite(self, x: Tensor) -> None:
+        """Stop here, before a neighbour has it."""
+        broken = (~x.isfinite().all(dim=-1)).nonzero()
+        if len(broken):
+            row, agent = broken[0].tolist()
+            words = f"{NON_FINITE} {row % self._trials} {self.agents[agent]} {self.k}"
+            raise _non_finite(self._transport.fail(words))
+
+    def _lost(self, error: LostError) -> Exception:
+        """Which agent misses which, or whatever was noticed first anywhere."""
+        here, there = self.agents.start, self.parts[error.peer].start
+        if error.peer in self._halo.receives:
+            there = int(self._halo.columns[self._halo.receives[error.peer]][0])
+            here = next(i for i in self.agents if self._network.W[i, there])
+        missed = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
+        words = f"agent {here} has no message of {missed} in iteration {self.k}: {error.why}"
+        reason = self._transport.fail(words)
+        return _non_finite(reason) if reason.startswith(NON_FINITE) else PeerError(reason, reason == words)
+
+    def _named(self, peer: int) -> str:
+        part = self.parts[peer]
+        return f"agents {part.start} to {part.stop - 1}" if len(part) > 1 else f"agent {part.start}"
+
+
+def _non_finite(reason: str) -> NonFiniteError:
+    return NonFiniteError(*map(int, reason.removeprefix(NON_FINITE).split()))
+
+
+def _digest(text: str) -> Tensor:
+    return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.int64)

@@ -1,0 +1,180 @@
+"""How rows travel between processes: one verb, "exchange a message with each of these processes", and a sum.
+
+Messages are contiguous buffers that exist already; nothing is pickled. A process that is lost, or silent for longer
+than the timeout, is an error that names it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol, final
+
+import torch.distributed as dist
+from torch import Tensor
+
+from proxdasa.contracts import PeerError
+
+TIMEOUT = 60.0
+"""Seconds that a silent process is waited for."""
+LOOPBACK = "lo"
+RENDEZVOUS = "PROXDASA_RENDEZVOUS"
+"""The environment variable with the file by which the processes of our own launcher find each other."""
+FAILURE = "failure"
+DOUBT = 0.25
+"""Seconds by which processes that wait for each other may give up at different times."""
+
+
+class LostError(Exception):
+    """The process ``peer`` cannot be reached; ``why`` is what is known of it."""
+
+    def __init__(self, peer: int, why: str) -> None:
+        super().__init__(why)
+        self.peer, self.why = peer, why
+
+
+class Transport(Protocol):
+    """The other processes, as this one reaches them."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process; process 0 writes results."""
+
+    @property
+    def size(self) -> int:
+        """The number of processes."""
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """Send a message to each process of ``out`` and fill ``into`` with theirs; the seconds spent waiting."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+
+    def fail(self, reason: str) -> str:
+        """Tell the others why this process stops; the first reason that any process gave."""
+
+    def close(self) -> None:
+        """Part from the others, all of which are done."""
+
+
+@final
+class Alone:
+    """One process with all agents."""
+
+    rank, size = 0, 1
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:  # noqa: ARG002
+        """There is nobody."""
+        return 0.0
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Its own."""
+        return x
+
+    def fail(self, reason: str) -> str:
+        """Its own."""
+        return reason
+
+    def close(self) -> None:
+        """Nothing to part from."""
+
+
+@final
+class Torch:
+    """Processes of torch.distributed: gloo for tensors in memory, NCCL for those on GPUs if the group was made so."""
+
+    def __init__(self, store: Any, timeout: float = TIMEOUT) -> None:
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._store, self._timeout = store, timedelta(seconds=timeout)
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """All messages at once; receiving is begun first, so that none waits for room."""
+        peer, pending = self.rank, []
+        try:
+            for peer, buffer in into.items():
+                pending.append((peer, dist.irecv(buffer, peer)))
+            for peer, buffer in out.items():
+                pending.append((peer, dist.isend(buffer, peer)))
+            began = time.perf_counter()
+            for peer, work in pending:  # noqa: B007 - it is the one that is missed if this fails
+                assert work is not None, "torch.distributed was told that this process is not in the group"
+                work.wait(self._timeout)
+        except RuntimeError as error:
+            raise self._lost(peer, error) from error
+        return time.perf_counter() - began
+
+    def sum(self, x: Tensor) -> Tensor:
+        """An all-reduce."""
+        try:
+            dist.all_reduce(x)
+        except RuntimeError as error:
+            raise self._lost(self.rank, error) from error
+        return x
+
+    def fail(self, reason: str) -> str:
+        """Leave the reason in the store, unless one is there."""
+        try:
+            return str(self._store.compare_set(FAILURE, "", reason), "utf-8")
+        except RuntimeError:  # the store has gone with the process that kept it
+            return reason
+
+    def close(self) -> None:
+        """End the group."""
+        dist.destroy_process_group()
+
+    def _lost(self, missed: int, error: RuntimeError) -> LostError:
+        """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store."""
+        peer = missed
+        with suppress(RuntimeError):
+            self._store.set(f"waiting-{self.rank}", "")
+            peer = blamed(missed, lambda: [p for p in range(self.size) if not self._store.check([f"waiting-{p}"])])
+        ended = peer == missed and "timed out" not in str(error).lower()
+        return LostError(peer, "its process has ended" if ended else f"silent for {self._timeout.total_seconds():g} s")
+
+
+def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
+    """Who is to blame, if ``peer`` is missed: it may be waiting for another itself, which it says at about this time.
+
+    If so, time is left for a neighbour of that other to say it first.
+    """
+    time.sleep(DOUBT)
+    if peer in silent():
+        return peer
+    time.sleep(DOUBT)
+    return next(iter(silent()), peer)
+
+
+def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
+    """Join the processes that torchrun, or ``proxdasa run --processes``, started.
+
+    Messages stay on this machine, by the loopback interface, unless another interface is named.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if interface is None and int(os.environ.get("LOCAL_WORLD_SIZE", size)) < size:
+        raise ValueError(
+            "these processes are on several machines; name the network interface of a private network that their "
+            "messages may take, which are neither encrypted nor authenticated: --interface eth0"
+        )
+    if interface is not None and interface not in (names := [name for _, name in socket.if_nameindex()]):
+        raise ValueError(f"there is no network interface {interface!r} here; there are {', '.join(names)}")
+    os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
+    file = os.environ.get(RENDEZVOUS)
+    limit = timedelta(seconds=timeout)
+    try:
+        store: Any
+        if file:
+            store = dist.FileStore(file, size)  # type: ignore[attr-defined]
+        else:
+            store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
+        # After a restart torchrun's store still has the addresses of the processes before.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+        store.set_timeout(limit)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+    except RuntimeError as error:
+        raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
+    return Torch(store, timeout)

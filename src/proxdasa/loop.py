@@ -1,0 +1,256 @@
+"""The loop: step, observe, save, stop. It knows no mathematics and no transport."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
+from proxdasa.contracts import Algorithm, Engine, NonFiniteError
+from proxdasa.divergence import DivergenceWarning, broken_agents, locate
+from proxdasa.metrics import Metric, View
+from proxdasa.records import Row, write_config
+from proxdasa.results import RANDOM_ITERATE, Divergence, Result
+
+Progress = Callable[[int, int, Sequence[Row]], None]
+"""Told (iterations made, iterations in all, rows of the last observation) from time to time."""
+
+
+CHECKPOINTS = "checkpoints"
+"""The folder within a results folder."""
+
+
+class Saving(NamedTuple):
+    """Where a run leaves checkpoints, and after how many iterations each; if some are there, it goes on from them.
+
+    An interrupted run leaves one in any case.
+    """
+
+    folder: Path
+    every: int | None = None
+
+
+@dataclass(eq=False)
+class Loop:
+    """The iterations of one run, with what they have left so far."""
+
+    config: Mapping[str, Any]
+    fingerprint: str
+    algorithm: Algorithm
+    engine: Engine
+    start: Tensor
+    """x⁰ of the agents here."""
+    metrics: Sequence[Metric]
+    epoch: float
+    """Samples in one pass over an agent's data."""
+    iterations: int
+    observe_every: int
+    keep: Mapping[int, Sequence[int]]
+    """For each iterate the trials that keep it as x^R."""
+    compile: bool
+
+    rows: list[Row] = field(default_factory=list, init=False)
+    diverged: dict[int, Divergence] = field(default_factory=dict, init=False)
+    stopped: str | None = field(default=None, init=False)
+    seconds: float = field(default=0.0, init=False)
+    _seen: int = field(default=-1, init=False)
+    """The iterations after which it was observed last."""
+    _now: tuple[int, Any] = field(default=(0, None), init=False)
+    """Iterations made and the state after them, together: an interruption may come between any two lines."""
+
+    def run(self, progress: Progress | None = None, saving: Saving | None = None) -> Result:
+        """Start, or go on from the last checkpoint, and iterate until the end, a stop, or until all trials diverged."""
+        self._progress = progress
+        self._kept = torch.full_like(self.start, torch.nan)
+        self._saving = saving
+        self._checkpoints = Checkpoints(saving.folder, self.fingerprint) if saving else None
+        with torch.no_grad(), flushed_denormals(), self.engine.interruptible():
+            try:
+                self._begin()
+                self._iterate()
+            except KeyboardInterrupt:
+                self.stopped = "interrupted"
+            except NonFiniteError as error:
+                self._stop_diverged(error)
+            except (ValueError, OSError) as error:
+                self.engine.tell(str(error))
+                raise
+            return self._result()
+
+    @property
+    def k(self) -> int:
+        """The iterations made."""
+        return self._now[0]
+
+    def _begin(self) -> None:
+        earlier = self._restore() if self._checkpoints else False
+        if not earlier:
+            with self.engine.stepping():
+                self._now = (0, self.algorithm.init(self.engine, self.start))
+        self._observed = self._now
+        self._observe_if_due()
+
+    def _iterate(self) -> None:
+        save_every = self._saving.every if self._saving else None
+        step = self.engine.compiled(self.algorithm.step) if self.compile else self.algorithm.step
+        tick = max(1, self.iterations // 200)
+        while self.k < self.iterations and not self.stopped:
+            paces = (self.observe_every, save_every or self.iterations)
+            due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
+            began = time.perf_counter()
+            with self.engine.stepping():
+                for k in range(self.k, due):
+                    if not self.engine.proceed(k):
+                        self.stopped = "interrupted"
+                        break
+                    state = step(self.engine, k, self._now[1])
+                    for trial in self.keep.get(k + 1, ()):
+                        self._kept[trial] = state.x[trial]
+                    self._now = (k + 1, state)
+                    if self._progress and self.k % tick == 0 and self.k < due:
+                        self._progress(self.k, self.iterations, ())
+            self.seconds += time.perf_counter() - began
+            self._observe_if_due()
+            if save_every and not self.stopped and (self.k % save_every == 0 or self.k == self.iterations):
+                self._save()
+
+    def _observe_if_due(self) -> None:
+        """Observe now and then, and at the end; once, though an interruption may come before or after."""
+        due = self.k % self.observe_every == 0 or self.k == self.iterations
+        if due and self._seen < self.k:
+            self._observe()
+
+    def _observe(self) -> None:
+        k, state = self._now
+        self._mark_diverged()
+        view = View(self.engine, self.algorithm.mapping_gamma, state)
+        has_z = "z" in state._fields
+        columns = {m.name: m.of(view).tolist() for m in self.metrics if has_z or not m.needs_z}
+        columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
+        costs: Row = {**self.engine.counts(), "seconds": self.seconds}
+        if "waiting" in costs:
+            costs["computation"] = self.seconds - costs["communication"] - costs["waiting"]
+        if math.isfinite(self.epoch):
+            costs["epochs"] = costs["samples"] / self.epoch
+        latest = [
+            {"trial": trial, "k": k, **{name: column[trial] for name, column in columns.items()}, **costs}
+            for trial in range(len(state.x))
+            if trial not in self.diverged
+        ]
+        self.rows += latest
+        self._observed, self._seen = self._now, k
+        if not latest:
+            self.stopped = "diverged"
+        if self._progress:
+            self._progress(k, self.iterations, latest)
+
+    def _mark_diverged(self) -> None:
+        (k, state), engine = self._now, self.engine
+        for trial, agents in broken_agents(engine, state).items():
+            if trial in self.diverged:
+                continue
+            if k == 0:
+                raise ValueError(f"the starting point of trial {trial} is not finite")
+            where = Divergence(agents[0], k - 1)
+            if len(engine.agents) == engine.n:  # else the others would have to replay it too
+                counts = engine.counts()
+                where = locate(self.algorithm, engine, trial, self._observed, self._now)
+                engine.restore(counts)
+            self._warn(trial, where)
+
+    def _stop_diverged(self, error: NonFiniteError) -> None:
+        self.stopped = "diverged"
+        self._warn(error.trial, Divergence(error.agent, self.k if error.iteration is None else error.iteration))
+
+    def _warn(self, trial: int, where: Divergence) -> None:
+        self.diverged[trial] = where
+        if not self.engine.writes:  # another process says it
+            return
+        warnings.warn(
+            f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
+            f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
+            "(a smaller gamma or alpha may help)",
+            DivergenceWarning,
+            stacklevel=8,
+        )
+
+    def _save(self) -> None:
+        """Leave a checkpoint; all processes come here after the same iteration."""
+        assert self._saving is not None
+        assert self._checkpoints is not None
+        counts = self.engine.counts()
+        state = self._collected()
+        if self.engine.writes:
+            diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
+            notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
+            ending = {"checkpoint_every": self._saving.every}
+            try:
+                write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
+                self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
+            except OSError as error:  # a full disk, perhaps only for now, need not cost the run
+                warnings.warn(f"{error}; the run goes on", CheckpointWarning, stacklevel=5)
+
+    def _restore(self) -> bool:
+        """Go on from the last checkpoint, if there is one."""
+        assert self._checkpoints is not None
+        engine, counts = self.engine, self.engine.counts()
+        found = self._checkpoints.latest() if engine.writes else None
+        numbers = torch.full((1, engine.n, len(counts) + 3), -1.0, dtype=torch.float64)
+        if found:
+            notes = found.notes
+            known = [found.k, notes["observed"], notes["seconds"], *(notes["counts"].get(name, 0) for name in counts)]
+            numbers[:] = torch.tensor(known, dtype=torch.float64)
+        like = numbers[:, : len(engine.agents)]
+        k, seen, seconds, *spent = engine.distribute(numbers if engine.writes else None, like)[0, 0].tolist()
+        if k < 0:
+            return False
+        engine.restore(dict(zip(counts, spent, strict=True)))
+        self.seconds, self._seen = seconds, int(seen)
+        state = found.state if found else {}
+        names = self.algorithm.State._fields
+        self._now = (int(k), self.algorithm.State(*(engine.distribute(state.get(name), self.start) for name in names)))
+        if self.keep:
+            self._kept = engine.distribute(state.get(RANDOM_ITERATE), self.start)
+        if found:
+            self.rows = found.rows
+            self.diverged = {int(trial): Divergence(*where) for trial, where in found.notes["diverged"].items()}
+        return True
+
+    def _collected(self) -> dict[str, Tensor]:
+        state = self._now[1]._asdict() if self._now[1] else {}  # none if it was interrupted at once
+        state |= {RANDOM_ITERATE: self._kept} if self.keep else {}
+        return {name: self.engine.collect(rows) for name, rows in state.items()}
+
+    def _result(self) -> Result:
+        if self.stopped == "interrupted" and self._checkpoints and self._now[1]:
+            self._save()
+        parted = self.stopped == "diverged" and len(self.engine.agents) < self.engine.n  # and nobody waits for us
+        state = {} if parted else self._collected()
+        return Result(dict(self.config), self.rows, state, self.k, self.stopped, self.diverged)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Numbers below 1e-38 are zero in here.
+
+    Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are such numbers, with which processors
+    compute tens of times slower. A thread has the setting of the one that started it: if torch has started its own
+    already, this one alone gets it.
+    """
+    tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
+    before = not bool(tiny * 1.0 > 0)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)

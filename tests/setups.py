@@ -1,0 +1,135 @@
+"""Small runs of five methods on real data, and processes that are threads: what the tests of engines share.
+
+Run as a program, by torchrun or mpiexec, it makes the runs with the processes it was started with, and the first prints
+the hash of each method's final x.
+"""
+
+import contextlib
+import functools
+import hashlib
+import queue
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import proxdasa
+from proxdasa import data, engines, networks, problems, regularizers, schedules
+from proxdasa.engines.transports import LostError
+from proxdasa.metrics import View
+from proxdasa.runner import Setup
+
+N = 8
+
+
+def perceptron():
+    return torch.nn.Sequential(torch.nn.Linear(64, 5), torch.nn.Tanh(), torch.nn.Linear(5, 10))
+
+
+METHODS = {
+    "prox-dasa": proxdasa.ProxDASA(gamma=0.5, alpha=schedules.diminishing(0.3)),
+    "prox-dasa-gt": proxdasa.ProxDASAGT(gamma=0.5, alpha=schedules.diminishing(0.3)),
+    "deepstorm": proxdasa.DeepStormV2(alpha=schedules.cube_root(0.5, 10), beta=0.5, initial_batch=3),
+    "prox-gt": proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=4),
+    "sppdm": proxdasa.SPPDM(gamma=2.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.01, momentum=schedules.nesterov()),
+}
+
+
+def setup(name: str, **changes) -> Setup:
+    """Digits on a random graph of eight agents, two trials."""
+    settings = {
+        "regularizer": regularizers.L1(1e-3),
+        "mixing": proxdasa.Chebyshev(2),
+        "iterations": 12,
+        "trials": 2,
+        "seed": 5,
+        "observe_every": 6,
+        "exact": True,
+    }
+    problem = problems.Supervised(
+        perceptron, data.digits(), N, batch_size=3, partition=data.Dirichlet(1.0), initial="each"
+    )
+    # Torch's own initialisation takes torch's random numbers, which threads would take from each other.
+    settings["x0"] = np.random.default_rng(0).normal(scale=0.2, size=(2, N, problem.dim))
+    return Setup(METHODS[name], problem, networks.erdos_renyi(N, 0.4, seed=1), **settings | changes)
+
+
+def digest(x: torch.Tensor) -> str:
+    return hashlib.sha256((x + 0.0).numpy().tobytes()).hexdigest()
+
+
+class Threads:
+    """A process that is a thread; messages pass through queues."""
+
+    def __init__(self, rank: int, size: int, queues: dict, reasons: list[str]) -> None:
+        self.rank, self.size, self._queues, self._reasons = rank, size, queues, reasons
+
+    def exchange(self, out, into):
+        for peer, buffer in out.items():
+            self._queues[self.rank, peer].put(buffer.clone())
+        for peer, buffer in into.items():
+            buffer.copy_(self._take(peer))
+        return 0.0
+
+    def _take(self, peer):
+        for _ in range(2000):
+            try:
+                return self._queues[peer, self.rank].get(timeout=0.01)
+            except queue.Empty:
+                if self._reasons:
+                    break
+        raise LostError(peer, "silent")
+
+    def sum(self, x):
+        own, others = x.clone(), [peer for peer in range(self.size) if peer != self.rank]
+        theirs = {peer: torch.empty_like(x) for peer in others}
+        self.exchange(dict.fromkeys(others, own), theirs)
+        # In the order of processes, so that all have the same bits.
+        parts = [own if peer == self.rank else theirs[peer] for peer in range(self.size)]
+        return x.copy_(sum(parts[1:], start=parts[0].clone()))
+
+    def fail(self, reason):
+        self._reasons.append(reason)
+        return self._reasons[0]
+
+    def close(self):
+        pass
+
+
+for entry in vars(View).values():
+    if isinstance(entry, functools.cached_property):
+        entry.lock = contextlib.nullcontext()  # Python 3.11 lets one thread in at a time, and here each waits for all
+
+
+def in_threads(size: int, act) -> list:
+    """What ``act(transport)`` returns, or the exception it raises, in each of so many processes."""
+    queues = {(a, b): queue.SimpleQueue() for a in range(size) for b in range(size)}
+    reasons, answers = [], [None] * size
+
+    def work(rank):
+        try:
+            answers[rank] = act(Threads(rank, size, queues, reasons))
+        except Exception as error:
+            answers[rank] = error
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def main() -> None:
+    transport = engines.connect(timeout=20)
+    lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
+    if transport is None or transport.rank == 0:
+        Path(sys.argv[1]).write_text("".join(lines), encoding="utf-8")
+    if transport:
+        transport.close()
+
+
+if __name__ == "__main__":
+    main()

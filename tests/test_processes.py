@@ -1,0 +1,388 @@
+"""Agents spread over processes do what they do in one: the same bits in exact mode, the same numbers otherwise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies as st
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+
+import proxdasa
+from proxdasa import metrics, networks, problems, regularizers, schedules
+from proxdasa.checkpoints import CheckpointWarning
+from proxdasa.contracts import NonFiniteError, PeerError
+from proxdasa.engines import Processes, blocks
+from proxdasa.engines.halo import Halo
+from proxdasa.engines.products import ExactProduct, SparseProduct
+from proxdasa.loop import Saving
+from tests.setups import METHODS, N, digest, in_threads, setup
+
+BIN = Path(sys.executable).parent
+ALONE = {}
+"""The hashes of runs in one process, made when they are first needed."""
+
+
+def alone(name: str, **changes) -> str:
+    key = (name, *changes)
+    if key not in ALONE:
+        ALONE[key] = digest(setup(name, **changes).run().x)
+    return ALONE[key]
+
+
+# the same bits
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
+    results = in_threads(size, lambda transport: setup(name).run(processes=transport))
+    assert digest(results[0].x) == alone(name)
+    assert not torch.equal(results[0].x[:, 0], results[0].x[:, 1]), "agents differ, so rows could be mixed up"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+def test_the_same_bits_under_torchrun(size, tmp_path):
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
+    check_program([sys.executable, *launch], tmp_path)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_same_bits_under_mpiexec(size, tmp_path):
+    pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
+    check_program([BIN / "mpiexec", "-n", str(size), sys.executable], tmp_path)
+
+
+def check_program(launch, folder):
+    said = folder / "hashes"
+    program = Path(__file__).parent / "setups.py"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(program.parents[1])}
+    done = subprocess.run(
+        [*launch, program, said], env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert said.read_text() == "".join(f"{name} {alone(name, x0=None)}\n" for name in METHODS)
+
+
+@pytest.mark.parametrize(
+    ("problem", "dtype"),
+    [
+        (problems.PhaseRetrieval(N, dim=12, evaluation=40), torch.float32),
+        (problems.PhaseRetrieval(N, dim=12, evaluation=40), torch.float64),
+        (problems.Quadratic(torch.eye(7).expand(N, 7, 7), torch.arange(7.0 * N).view(N, 7), noise=0.3), None),
+    ],
+)
+@pytest.mark.parametrize("regularizer", [regularizers.GroupL2(0.01, 2), regularizers.Simplex(1.0)])
+def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
+    if isinstance(regularizer, regularizers.GroupL2) and problem.dim % 2:
+        regularizer = regularizers.GroupL2(0.01, 7)
+    made = proxdasa.runner.Setup(
+        proxdasa.ProxDASA(gamma=0.01),
+        problem,
+        networks.star(N),
+        regularizer=regularizer,
+        iterations=20,
+        trials=2,
+        dtype=dtype,
+        exact=True,
+    )
+    first, *_ = in_threads(3, lambda transport: made.run(processes=transport))
+    assert digest(first.x) == digest(made.run().x)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_default_mode_agrees_up_to_rounding(name):
+    made = setup(name, exact=False, dtype=torch.float64)
+    expected, exact = made.run(), setup(name, dtype=torch.float64).run()
+    results = in_threads(3, lambda transport: made.run(processes=transport))
+    for result in (results[0], exact):
+        for variable, rows in expected.state.items():
+            assert torch.allclose(result.state[variable], rows, rtol=1e-9, atol=1e-11), variable
+
+
+def test_records_are_those_of_one_process():
+    chosen = (*metrics.STANDARD, metrics.edge_consensus, metrics.lowest_accuracy, metrics.per_agent(1.0))
+    made = setup("prox-dasa-gt", exact=False, dtype=torch.float64, metrics=chosen)
+    expected = made.run().records
+    results = in_threads(3, lambda transport: made.run(processes=transport))
+    assert len(results[0].records) == len(expected) == 2 * 3
+    extra = {"bytes", "communication", "waiting", "computation"}
+    for row, other in zip(results[0].records, expected, strict=True):
+        assert set(row) == set(other) | extra
+        for name in set(other) - {"seconds"}:
+            assert row[name] == pytest.approx(other[name], rel=1e-7, abs=1e-12), name
+
+
+def test_bytes_are_those_of_the_messages():
+    """Two agents on each side of a ring cut in two: two rows leave each process in every round."""
+    problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
+    made = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=5)
+    first, _ = in_threads(2, lambda transport: made.run(processes=transport))
+    numbers = 2 * 3 * 2 + 2  # two vectors of three numbers for two agents, and the header
+    assert first.records[-1]["bytes"] == 5 * 2 * numbers * 4 / 8
+    assert first.records[-1]["rounds"] == 5
+
+
+# stopping and failing
+
+
+@pytest.mark.parametrize("asks", [0, 2, 4])
+def test_all_stop_before_the_same_iteration(asks):
+    """On a path of five processes a word takes four iterations from end to end."""
+    problem = problems.Quadratic(torch.eye(2).expand(5, 2, 2), torch.randn(5, 2))
+    made = proxdasa.runner.Setup(
+        proxdasa.ProxDASA(gamma=0.1, alpha=schedules.constant(0.1)), problem, networks.path(5), iterations=1_000
+    )
+
+    def act(transport):
+        loop = made.loop(transport)
+
+        def progress(k, _iterations, _rows):
+            if k == 40 and transport.rank == asks:
+                loop.engine.ask_to_stop()
+
+        return loop.run(progress)
+
+    results = in_threads(5, act)
+    assert {(result.iterations, result.stopped) for result in results} == {(results[0].iterations, "interrupted")}
+    assert 40 < results[0].iterations <= 47
+    whole = proxdasa.run(
+        made.algorithm, problem, networks.path(5),
+        iterations=results[0].iterations,
+    )  # fmt: skip
+    assert torch.allclose(results[0].x, whole.x, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"seed": 6}, "configuration"),
+        ({"dtype": torch.float64}, "floating-point type"),
+        ({"trials": 3}, "configuration"),
+    ],
+)
+def test_disagreeing_processes_stop(changes, what):
+    answers = in_threads(
+        3, lambda transport: setup("prox-dasa", **changes if transport.rank == 1 else {}).run(processes=transport)
+    )
+    for answer in answers:
+        assert isinstance(answer, ValueError)
+        assert str(answer).startswith(
+            f"agents 2 to 4 and agents 0 to 1 do not have the same {what}; start all processes with"
+        )
+
+
+def test_another_network_is_noticed():
+    other = networks.ring(N)
+    answers = in_threads(2, lambda transport: _with_network(other if transport.rank else None).run(processes=transport))
+    assert [str(answer).split(";")[0] for answer in answers] == [
+        "agents 4 to 7 and agents 0 to 3 do not have the same network"
+    ] * 2
+
+
+def _with_network(network):
+    made = setup("prox-dasa")
+    return proxdasa.runner.Setup(made.algorithm, made.problem, network, exact=True) if network else made
+
+
+class Diverging:
+    """A regulariser whose prox breaks at the 31st call, in one thread only."""
+
+    def __init__(self, breaks: bool) -> None:
+        self.calls, self.breaks = 0, breaks
+
+    def value(self, x):
+        return x.sum(-1) * 0
+
+    def prox(self, x, gamma):
+        self.calls += 1
+        return x * torch.inf if self.breaks and self.calls == 31 else x
+
+    def describe(self):
+        return "diverging"
+
+
+def test_a_value_that_is_not_finite_is_not_sent():
+    problem = problems.Quadratic(torch.eye(2).expand(6, 2, 2), torch.randn(6, 2))
+
+    def act(transport):
+        return proxdasa.run(
+            proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(6), regularizer=Diverging(transport.rank == 1),
+            metrics=[metrics.loss], iterations=100, observe_every=20, processes=transport,
+        )  # fmt: skip
+
+    with pytest.warns(proxdasa.DivergenceWarning, match="agent 2 met the first non-finite value in iteration 30"):
+        results = in_threads(3, act)
+    for result in results:
+        assert result.stopped == "diverged"
+        assert result.diverged == {0: (2, 30)}
+    assert [row["k"] for row in results[0].records] == [0, 20]
+
+
+def test_a_lost_process_is_named():
+    problem = problems.Quadratic(torch.eye(2).expand(6, 2, 2), torch.randn(6, 2))
+
+    def act(transport):
+        loop = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(6)).loop(transport)
+        if transport.rank == 2:
+            transport.fail("agent 4 went home")
+            return None
+        return loop.run()
+
+    first, second, _ = in_threads(3, act)
+    assert isinstance(first, PeerError)
+    assert str(first) == str(second) == "agent 4 went home"
+
+
+def test_agents_that_do_other_steps_are_noticed():
+    network = networks.ring(4)
+    problem = problems.Quadratic(torch.eye(1).expand(4, 1, 1), torch.zeros(4, 1))
+
+    def act(transport):
+        engine = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, network).engine(transport)
+        assert isinstance(engine, Processes)
+        engine._neighbourhood._turn += transport.rank
+        return engine.mix(torch.ones(1, 2, 1))
+
+    first, second = in_threads(2, act)
+    assert str(first).startswith("agents 2 to 3 sent message number 2 where number 1 was due")
+    assert str(second).startswith("agents 0 to 1 sent message number 1 where number 2 was due")
+
+
+def test_more_processes_than_agents():
+    assert [len(part) for part in blocks(7, 3)] == [2, 2, 3]
+    with pytest.raises(ValueError, match="3 agents can live in 1 to 3 processes; got 4"):
+        blocks(3, 4)
+
+
+def test_compiling_is_for_one_process():
+    with pytest.raises(ValueError, match="exclude each other"):
+        setup("prox-dasa", compile=True)
+    made = setup("prox-dasa", compile=True, exact=False)
+    first, _ = in_threads(2, lambda transport: made.run(processes=transport))
+    assert "compile is for runs in one process" in str(first)
+
+
+# checkpoints
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, tmp_path):
+    saving = Saving(tmp_path, 5)
+
+    def part(transport):
+        loop = setup(name, random_iterate=True).loop(transport)
+
+        def progress(k, _iterations, _rows):
+            if k == 6 and transport.rank == 0:
+                loop.engine.ask_to_stop()
+
+        return loop.run(progress, saving)
+
+    stopped, *_ = in_threads(3, part)
+    assert stopped.stopped == "interrupted"
+    assert 6 < stopped.iterations < 12
+    result, _ = in_threads(2, lambda transport: setup(name, random_iterate=True).run(None, saving, transport))
+    expected = setup(name, random_iterate=True).run()
+    assert digest(result.x) == digest(expected.x) == alone(name)
+    assert digest(result.random_iterate) == digest(expected.random_iterate)
+    timed = ("seconds", "communication", "waiting", "computation", "bytes")
+    for row, other in zip(result.records, expected.records, strict=True):
+        for key in set(other) - set(timed):
+            assert row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6), key
+
+
+def test_the_simulator_resumes_too(tmp_path):
+    made = setup("prox-dasa-gt", exact=False)
+    whole = made.run()
+
+    def interrupt(k, _iterations, _rows):
+        if k == 7:
+            raise KeyboardInterrupt
+
+    assert made.run(interrupt, Saving(tmp_path)).iterations == 7
+    result = made.run(None, Saving(tmp_path))
+    assert torch.equal(result.x, whole.x)
+    assert [row["k"] for row in result.records] == [row["k"] for row in whole.records]
+    assert [row["samples"] for row in result.records] == [row["samples"] for row in whole.records]
+
+
+def test_a_damaged_checkpoint_falls_back(tmp_path):
+    made = setup("prox-dasa")
+    made.run(None, Saving(tmp_path, 4))
+    newest = sorted(tmp_path.glob("0*"))[-1]
+    data = bytearray((newest / "state.safetensors").read_bytes())
+    data[-5] ^= 1
+    (newest / "state.safetensors").write_bytes(data)
+    with pytest.warns(CheckpointWarning, match="goes on from 000000008"):
+        result = made.run(None, Saving(tmp_path, 4))
+    assert digest(result.x) == alone("prox-dasa")
+
+
+# parts
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problems.PhaseRetrieval(6, dim=5, evaluation=30),
+        problems.PhaseRetrieval(6, dim=5, evaluation="population"),
+        problems.Quadratic(torch.randn(6, 3, 1) * torch.eye(3), torch.randn(6, 3), noise=0.1),
+        setup("prox-dasa").problem,
+    ],
+    ids=["sample", "population", "quadratic", "supervised"],
+)
+def test_a_part_of_a_problem_is_its_rows(problem):
+    whole = problem.to(torch.float64)
+    part, rows = whole.restrict(range(2, 5)), slice(2, 5)
+    assert (part.agents, part.dim, part.dtype) == (3, whole.dim, torch.float64)
+    n, d = whole.agents, whole.dim
+    inner = whole.restrict(range(1, n)).restrict(range(1, 4))
+    words = torch.from_numpy(np.random.default_rng(0).integers(-(2**31), 2**31, (2, n, whole.words), dtype=np.int32))
+    x = torch.randn(2, n, d, dtype=torch.float64)
+    expected = whole.grad(x, whole.sample(words))[:, rows]
+    for some in (part, inner):
+        got = some.grad(x[:, rows].clone(), some.sample(words[:, rows].clone()))
+        assert torch.allclose(got, expected, rtol=1e-12)
+        assert torch.allclose(some.evaluate(x[:, rows].clone()).grad, whole.evaluate(x).grad[:, rows], rtol=1e-12)
+        begin, start = whole.start(3, 2).expand(2, n, d)[:, rows], some.start(3, 2).expand(2, 3, d)
+        assert torch.equal(start, begin)
+
+
+def test_a_part_of_the_data_is_no_more_than_that():
+    whole = setup("prox-dasa").problem
+    part = whole.restrict(range(3, 5))
+    assert len(part.data.x) == len(whole.parts[3]) + len(whole.parts[4])
+    assert torch.equal(part.data.x, whole.data.x[torch.cat(whole.parts[3:5])])
+    loop = setup("prox-dasa").loop(None)
+    assert not any(isinstance(value, problems.Supervised) for value in vars(loop).values()), "the whole can be freed"
+
+
+@given(n=st.integers(2, 12), size=st.integers(1, 12), seed=st.integers(0, 99))
+def test_a_halo_has_what_a_block_needs(n, size, seed):
+    graph = nx.gnp_random_graph(n, 0.3, seed=seed)
+    nx.add_path(graph, range(n))
+    network = networks.from_graph(graph)
+    parts = blocks(n, min(size, n))
+    x = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, n, 3)))
+    expected = torch.from_numpy(network.W.toarray()) @ x
+    halos = [Halo.of(network.W, parts, rank) for rank in range(len(parts))]
+    for rank, (halo, here) in enumerate(zip(halos, parts, strict=True)):
+        table = x[:, halo.columns]
+        for product in (SparseProduct, ExactProduct):
+            rows = product(halo.block(network.W, here), torch.float64)(table)
+            assert torch.allclose(rows, expected[:, here.start : here.stop])
+        assert torch.equal(table[:, halo.own], x[:, here.start : here.stop])
+        for peer, rows in halo.receives.items():
+            sent = torch.tensor(list(parts[peer]))[halos[peer].sends[rank]]
+            assert torch.equal(sent, torch.from_numpy(halo.columns[rows]))
+        assert set(halo.sends) == set(halo.receives)
+
+
+def test_errors_speak_of_agents():
+    error = NonFiniteError(0, 3)
+    assert str(error) == "agent 3 met a value that is not finite"
