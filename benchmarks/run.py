@@ -6,7 +6,12 @@ moment hits both sides or neither.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -21,6 +26,7 @@ from rich.table import Table
 
 import proxdasa
 from proxdasa import data, networks, problems, regularizers
+from proxdasa.engines.launcher import launch
 from proxdasa.engines.products import SparseProduct
 from proxdasa.runner import Setup
 
@@ -319,8 +325,42 @@ def learning() -> None:
     )
 
 
+# ---------------------------------------------------------------------------------------- processes
+
+
+def processes() -> None:
+    """Two processes with four agents each: a step against its gradients and messages bare, and against one process."""
+    program = str(Path(__file__).with_name("processes.py"))
+    launches = {"gloo": lambda said: launch([sys.executable, program, said], 2)}
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if mpiexec.exists():
+        command = [str(mpiexec), "-n", "2", sys.executable, program]
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+        launches["MPI"] = lambda said: subprocess.run([*command, said], env=alone, check=True)
+    rows = []
+    for name, start in launches.items():
+        with tempfile.TemporaryDirectory() as folder:
+            said = Path(folder) / "times.json"
+            start(str(said))
+            found = json.loads(said.read_text(encoding="utf-8"))
+        for case, times in found.items():
+            shown = [f"{times[what] * 1e3:.2f}" for what in ("step", "gradient", "exchange", "simulator")]
+            ratios = [
+                f"{times['step'] / times['together']:.2f}",
+                f"{times['step'] / times['simulator']:.2f}",
+                f"{times['overlapped'] / times['together']:.2f}",
+            ]
+            rows.append([f"{case}, {name}", *shown, *ratios])
+    show(
+        "8 agents in 2 processes, one thread each, milliseconds; bare = gradient, then exchange",
+        ["what", "step", "gradient", "exchange", "one process", "step ÷ bare", "÷ one process", "overlap ÷ bare"],
+        rows,
+    )
+
+
 if __name__ == "__main__":
     stacking()
     floor()
     learning()
     mixing()
+    processes()

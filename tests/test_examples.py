@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import proxdasa
+from proxdasa.engines.launcher import launch
 
 ROOT = Path(__file__).parents[1]
 PROXDASA = Path(sys.executable).with_name("proxdasa")
@@ -35,6 +36,17 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     assert [row["k"] for row in saved.records] == [row["k"] for row in script["result"].records]
     # Another process may round differently if its number of threads differs, so not bit for bit.
     assert (saved.x - script["result"].x).abs().max() < 1e-4
+
+
+def test_the_network_is_trained_alone_and_among_others(monkeypatch, capfd):
+    script = str(ROOT / "examples" / "train_cnn.py")
+    monkeypatch.setattr(sys, "argv", [script, "--epochs", "2"])
+    runpy.run_path(script)
+    assert launch([sys.executable, script, "--epochs", "2"], processes=2) == 0
+    shown = capfd.readouterr().out
+    figures = re.findall(r"^accuracy (\S+), density of the weights (\S+)$", shown, flags=re.MULTILINE)
+    assert len(figures) == 2, "one process of a training speaks"
+    assert all(float(accuracy) > 0.3 and 0.2 < float(density) < 1 for accuracy, density in figures)
 
 
 def test_the_commands_named_in_the_file_are_those_that_exist():

@@ -18,7 +18,7 @@ from proxdasa.checkpoints import CheckpointWarning
 from proxdasa.contracts import NonFiniteError, PeerError
 from proxdasa.engines import Processes, blocks
 from proxdasa.engines.halo import Halo
-from proxdasa.engines.products import ExactProduct, SparseProduct
+from proxdasa.engines.products import ExactProduct, SparseProduct, product
 from proxdasa.loop import Saving
 from tests.setups import METHODS, N, digest, in_threads, setup
 
@@ -373,8 +373,8 @@ def test_a_halo_has_what_a_block_needs(n, size, seed):
     halos = [Halo.of(network.W, parts, rank) for rank in range(len(parts))]
     for rank, (halo, here) in enumerate(zip(halos, parts, strict=True)):
         table = x[:, halo.columns]
-        for product in (SparseProduct, ExactProduct):
-            rows = product(halo.block(network.W, here), torch.float64)(table)
+        for kind in (SparseProduct, ExactProduct, product):
+            rows = kind(halo.block(network.W, here), torch.float64)(table)
             assert torch.allclose(rows, expected[:, here.start : here.stop])
         assert torch.equal(table[:, halo.own], x[:, here.start : here.stop])
         for peer, rows in halo.receives.items():

@@ -4,7 +4,7 @@ n agents on a connected graph, each with its own data, together minimise (1/n) Î
 and seen through one-sample stochastic gradients, Î¨ convex and non-smooth. No server, no pooled data, neighbours only.
 """
 
-from proxdasa import data, metrics, networks, problems, regularizers, schedules
+from proxdasa import data, metrics, networks, optim, problems, regularizers, schedules
 from proxdasa.algorithms import (
     D2,
     DPSGD,
@@ -46,6 +46,7 @@ __all__ = [
     "load",
     "metrics",
     "networks",
+    "optim",
     "per_trial",
     "problems",
     "regularizers",

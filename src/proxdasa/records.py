@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +58,8 @@ def describe(thing: Any) -> Any:
             "name": type(thing).__name__,
             **{field.name: _value(thing, field) for field in dataclasses.fields(thing)},
         }
-    return getattr(thing, "__name__", repr(thing))
+    # Without the address in memory, which is another in every process.
+    return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:

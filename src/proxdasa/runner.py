@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -94,7 +93,8 @@ class Setup:
         config, engine, algorithm = self.config(), self.engine(processes), self.bound()
         own = fingerprint(config)
         if isinstance(engine, Processes):
-            engine.agree(self._alike(own))
+            parts = {"dimension": str(self.problem.dim), "floating-point type": str(self.problem.dtype)}
+            engine.agree({**parts, "configuration": own})
         assert self.observe_every is not None
         epoch = engine.mean(torch.full((1, len(engine.agents), 1), engine.epoch, dtype=torch.float64))
         return Loop(
@@ -110,18 +110,6 @@ class Setup:
             _random_indices(algorithm, self) if self.random_iterate else {},
             self.compile,
         )
-
-    def _alike(self, own: str) -> dict[str, str]:
-        """What all processes must agree on."""
-        W = self.network.W
-        weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
-        return {
-            "number of agents": str(self.network.n),
-            "dimension": str(self.problem.dim),
-            "floating-point type": str(self.problem.dtype),
-            "network": weights,
-            "configuration": own,
-        }
 
     def engine(self, transport: Transport | None = None) -> Simulator | Processes:
         """The place where the agents' rows live."""

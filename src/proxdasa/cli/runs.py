@@ -6,8 +6,9 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -62,14 +63,15 @@ def run(
     with input_errors():
         setup = experiments.read(file, try_step=processes is not None or not engines.several())
         setup = dataclasses.replace(setup, exact=True) if exact else setup
-        if not engines.restarted():
-            _make_room(output, overwrite)
+        make_room = partial(_make_room, output, overwrite)
+        if processes is not None or not engines.several():
+            make_room()
         options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
         options += ["--exact"] * exact + ["--overwrite"] * overwrite
     if processes is not None:
         words = ["run", str(file), "--output", str(output), "--timeout", str(timeout), *options]
         _launch(words, output, setup, processes, max_restarts)
-    _run(setup, output, checkpoint_every, timeout, interface)
+    _run(setup, output, checkpoint_every, timeout, interface, make_room)
 
 
 def resume(
@@ -125,10 +127,19 @@ def _launch(words: list[str], output: Path, setup: Setup, processes: int, restar
     raise typer.Exit(code)
 
 
-def _run(setup: Setup, output: Path, every: int | None, timeout: float, interface: str | None) -> None:
+def _run(
+    setup: Setup,
+    output: Path,
+    every: int | None,
+    timeout: float,
+    interface: str | None,
+    make_room: Callable[[], None] = lambda: None,
+) -> None:
     """Run in this process, perhaps with others, and save the results."""
     with input_errors(), _peer_errors(output):
         transport = engines.connect(interface, timeout)
+        if transport and not transport.restarted:
+            make_room()
         leads = transport is None or transport.rank == 0
         title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
         with progress() if leads else nullcontext() as announce:

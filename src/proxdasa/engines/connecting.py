@@ -42,11 +42,6 @@ def first() -> bool:
     return next((os.environ[name] for name in ("RANK", *UNDER_MPI) if name in os.environ), "0") == "0"
 
 
-def restarted() -> bool:
-    """Whether these processes stand in for others that were lost."""
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-
-
 @contextmanager
 def _mortal() -> Iterator[None]:
     """Ctrl-C and SIGTERM end this process at once in here, where it may wait and handlers of Python's would too."""

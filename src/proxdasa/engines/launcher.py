@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxdasa.engines.transports import RENDEZVOUS
+from proxdasa.engines.transports import RENDEZVOUS, START
 
 WATCH = 0.05
 """Seconds from one look at the processes to the next."""
@@ -37,7 +37,7 @@ def launch(
     for attempt in range(restarts + 1):
         asked: list[int] = []
         with tempfile.TemporaryDirectory(prefix="proxdasa-") as folder:
-            shared = {RENDEZVOUS: str(Path(folder) / "rendezvous"), "TORCHELASTIC_RESTART_COUNT": str(attempt)}
+            shared = {RENDEZVOUS: str(Path(folder) / "rendezvous"), START: str(attempt + 1)}
             with _started(command, processes, shared, asked) as children:
                 codes = _watch(children, asked)
         if codes.count(0) == processes:

@@ -27,7 +27,7 @@ class MPI:
         from mpi4py import MPI as library  # noqa: N811, PLC0415 - an extra, which starts MPI when it is imported
 
         self._mpi, self._comm, self._timeout = library, library.COMM_WORLD, timeout
-        self.rank, self.size = self._comm.rank, self._comm.size
+        self.rank, self.size, self.restarted = self._comm.rank, self._comm.size, False
         self._reason: str | None = None
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:

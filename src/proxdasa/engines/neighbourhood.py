@@ -12,7 +12,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Mixing, Network, NonFiniteError, PeerError
 from proxdasa.engines.halo import Halo, blocks
-from proxdasa.engines.products import ExactProduct, SparseProduct, adjacency
+from proxdasa.engines.products import ExactProduct, adjacency, product
 from proxdasa.engines.transports import LostError, Transport
 
 TURNS = 2**16
@@ -44,9 +44,9 @@ class Neighbourhood:
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self._halo = Halo.of(network.W, self.parts, transport.rank)
-        product = ExactProduct if exact else SparseProduct
-        self._weights = product(self._halo.block(network.W, self.agents), dtype)
-        self._graph = product(self._halo.block(adjacency(network.W), self.agents), dtype)
+        made = ExactProduct if exact else product
+        self._weights = made(self._halo.block(network.W, self.agents), dtype)
+        self._graph = made(self._halo.block(adjacency(network.W), self.agents), dtype)
         self.spent = {"bytes": 0.0, "communication": 0.0, "waiting": 0.0}
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 

@@ -23,9 +23,18 @@ DENSE_ADVANTAGE = 10
 
 def dense_pays(matrix: csr_array, rounds: int) -> bool:
     """Whether one product with a dense polynomial of W is faster than ``rounds`` sparse ones."""
-    n, entries = matrix.shape[0], matrix.nnz
-    allowed = n <= DENSE_LIMIT or n * n <= DENSE_ADVANTAGE * entries
-    return allowed and n * n <= DENSE_ADVANTAGE * rounds * entries
+    (n, columns), entries = matrix.shape, matrix.nnz
+    allowed = n <= DENSE_LIMIT or n * columns <= DENSE_ADVANTAGE * entries
+    return allowed and n * columns <= DENSE_ADVANTAGE * rounds * entries
+
+
+def product(matrix: csr_array, dtype: torch.dtype) -> Product:
+    """The faster of the two."""
+    return (
+        DenseProduct(torch.from_numpy(matrix.toarray()).to(dtype))
+        if dense_pays(matrix, 1)
+        else SparseProduct(matrix, dtype)
+    )
 
 
 def adjacency(weights: csr_array) -> csr_array:
@@ -37,8 +46,19 @@ def adjacency(weights: csr_array) -> csr_array:
     return graph
 
 
-class SparseProduct:
+class DenseProduct:
     """x ``[trials, columns, d]`` ↦ matrix · x ``[trials, rows, d]``."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._matrix = matrix
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Each row becomes the weighted sum of all rows."""
+        return torch.bmm(self._matrix.expand(len(x), -1, -1), x)  # spares the bookkeeping of a broadcasting matmul
+
+
+class SparseProduct:
+    """The same, for few weights in a row."""
 
     def __init__(self, matrix: csr_array, dtype: torch.dtype) -> None:
         self._matrix, self._dtype = matrix, dtype

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
 from proxdasa.engines.local import Local
-from proxdasa.engines.products import Product, SparseProduct, adjacency, dense_pays
+from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
 
 PARALLEL_FROM = 2**17
 """Elements of a state variable from which on a step is made by all threads (measured)."""
@@ -120,9 +120,7 @@ class Simulator(Local):
         # A polynomial of W is the polynomial of its eigenvalues, however many rounds it has.
         λ, Q = torch.linalg.eigh(torch.from_numpy(W.toarray()))
         p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
-        polynomial = ((Q * p) @ Q.mT).to(dtype)
-        stacked = polynomial.expand(self._trials, -1, -1)  # bmm spares the bookkeeping of a broadcasting matmul
-        return lambda x: torch.bmm(stacked, x)
+        return DenseProduct(((Q * p) @ Q.mT).to(dtype))
 
     @cached_property
     def _adjacency(self) -> Product:

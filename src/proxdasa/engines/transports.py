@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol, final
+from typing import Any, Protocol, TypeVar, final
 
 import torch.distributed as dist
 from torch import Tensor
 
 from proxdasa.contracts import PeerError
 
+T = TypeVar("T")
+
 TIMEOUT = 60.0
 """Seconds that a silent process is waited for."""
 LOOPBACK = "lo"
 RENDEZVOUS = "PROXDASA_RENDEZVOUS"
 """The environment variable with the file by which the processes of our own launcher find each other."""
+START = "PROXDASA_START"
+"""And that with how often it has started them."""
 FAILURE = "failure"
+WATCH = 0.02
+"""Seconds from one look at the store to the next."""
 DOUBT = 0.25
 """Seconds by which processes that wait for each other may give up at different times."""
 
@@ -48,6 +56,10 @@ class Transport(Protocol):
     def size(self) -> int:
         """The number of processes."""
 
+    @property
+    def restarted(self) -> bool:
+        """Whether they stand in for others that were lost."""
+
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Send a message to each process of ``out`` and fill ``into`` with theirs; the seconds spent waiting."""
 
@@ -65,7 +77,7 @@ class Transport(Protocol):
 class Alone:
     """One process with all agents."""
 
-    rank, size = 0, 1
+    rank, size, restarted = 0, 1, False
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:  # noqa: ARG002
         """There is nobody."""
@@ -87,8 +99,8 @@ class Alone:
 class Torch:
     """Processes of torch.distributed: gloo for tensors in memory, NCCL for those on GPUs if the group was made so."""
 
-    def __init__(self, store: Any, timeout: float = TIMEOUT) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    def __init__(self, store: Any, timeout: float = TIMEOUT, restarted: bool = False) -> None:
+        self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
         self._store, self._timeout = store, timedelta(seconds=timeout)
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
@@ -117,10 +129,7 @@ class Torch:
 
     def fail(self, reason: str) -> str:
         """Leave the reason in the store, unless one is there."""
-        try:
-            return str(self._store.compare_set(FAILURE, "", reason), "utf-8")
-        except RuntimeError:  # the store has gone with the process that kept it
-            return reason
+        return self._asked(lambda: str(self._store.compare_set(FAILURE, "", reason), "utf-8"), reason)
 
     def close(self) -> None:
         """End the group."""
@@ -128,12 +137,28 @@ class Torch:
 
     def _lost(self, missed: int, error: RuntimeError) -> LostError:
         """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store."""
-        peer = missed
-        with suppress(RuntimeError):
-            self._store.set(f"waiting-{self.rank}", "")
-            peer = blamed(missed, lambda: [p for p in range(self.size) if not self._store.check([f"waiting-{p}"])])
+
+        def silent() -> list[int]:
+            return [peer for peer in range(self.size) if not self._store.check([f"waiting-{peer}"])]
+
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        self._asked(lambda: self._store.set(f"waiting-{self.rank}", ""), None)
+        peer = blamed(missed, lambda: self._asked(silent, others))
         ended = peer == missed and "timed out" not in str(error).lower()
         return LostError(peer, "its process has ended" if ended else f"silent for {self._timeout.total_seconds():g} s")
+
+    def _asked(self, question: Callable[[], T], otherwise: T) -> T:
+        """What the store answers, unless it has gone, or is beyond the same broken link and answers too late."""
+        answers: list[T] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answers.append(question())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(4 * DOUBT)
+        return answers[0] if answers else otherwise
 
 
 def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
@@ -167,14 +192,41 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
     try:
         store: Any
         if file:
-            store = dist.FileStore(file, size)  # type: ignore[attr-defined]
+            store, start = dist.FileStore(file, size), int(os.environ[START])  # type: ignore[attr-defined]
         else:
             store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
+            start = _count_starts(store, rank, size, timeout)
         # After a restart torchrun's store still has the addresses of the processes before.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"attempt-{attempt}", store)  # type: ignore[attr-defined]
+        store = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
         store.set_timeout(limit)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
-    return Torch(store, timeout)
+    return Torch(store, timeout, restarted=start > 1)
+
+
+def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
+    """How often these processes have been started with this store, which torchrun keeps while it restarts them.
+
+    Its own count of restarts is not the same on all machines. Process 0 counts; another takes the count when its name
+    stands beside it, and so never one that an earlier start has left.
+    """
+    name, deadline = uuid.uuid4().hex, time.monotonic() + timeout
+
+    def pause() -> None:
+        time.sleep(WATCH)
+        if time.monotonic() > deadline:
+            raise RuntimeError("some did not come")
+
+    if rank:
+        store.set(f"proxdasa-{rank}", name)
+        while name not in (met := str(store.get("proxdasa-met"), "utf-8").split()):
+            pause()
+        store.add(f"proxdasa-met-{met[0]}", 1)
+        return int(met[0])
+    start = int(store.add("proxdasa-starts", 1))
+    while store.add(f"proxdasa-met-{start}", 0) < size - 1:
+        names = [str(store.get(f"proxdasa-{peer}"), "utf-8") for peer in range(1, size)]
+        store.set("proxdasa-met", " ".join([str(start), *names]))
+        pause()
+    return start

@@ -1,0 +1,148 @@
+"""One of the processes of ``make bench``: steps whose messages travel, against the same messages and gradients bare.
+
+Started by run.py through our launcher or mpiexec; process 0 writes the times to the file it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import proxdasa
+from proxdasa import data, engines, networks, problems, regularizers
+from proxdasa.engines.halo import HEADER
+from proxdasa.engines.transports import Transport
+from proxdasa.loop import flushed_denormals
+from proxdasa.runner import Setup
+
+STEPS, REPEATS = 20, 15
+AGENTS = 8
+CASES = {
+    "a9a's perceptron": (problems.models.mlp, (123,), 2, 4),
+    "MNIST's LeNet": (problems.models.lenet, (1, 28, 28), 10, 32),
+}
+
+
+def setup(name: str) -> Setup:
+    """Prox-DASA on a ring of eight agents, one trial."""
+    model, shape, classes, batch = CASES[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(8_000, *shape, generator=generator)
+    examples = data.from_tensors(x, torch.randint(0, classes, (len(x),), generator=generator))
+    problem = problems.Supervised(model, examples, agents=AGENTS, batch_size=batch)
+    return Setup(proxdasa.ProxDASA(gamma=1.0), problem, networks.ring(AGENTS), regularizer=regularizers.L1(1e-4))
+
+
+def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
+    """Steps of a run that goes on."""
+    engine, algorithm = run.engine(transport), run.bound()
+    kept = {"k": 0, "state": algorithm.init(engine, run.start(engine.agents))}
+
+    def act() -> None:
+        with engine.stepping():
+            for _ in range(STEPS):
+                kept["state"] = algorithm.step(engine, kept["k"], kept["state"])
+                kept["k"] += 1
+
+    return act
+
+
+class Bare:
+    """What a step cannot do without: the gradients of the agents here, and two rows to and from the other process.
+
+    Each vector has two agents at the edge of the block, as on a ring cut in two.
+    """
+
+    def __init__(self, run: Setup, transport: Transport) -> None:
+        here = engines.blocks(AGENTS, transport.size)[transport.rank]
+        self.problem, self.peer = run.problem.restrict(here), 1 - transport.rank
+        self.x = run.start(here)
+        self.sample = self.problem.sample(torch.zeros(1, len(here), self.problem.words, dtype=torch.int32))
+        one = 2 * self.problem.dim
+        self.out, self.into = torch.zeros(2 * one + HEADER), torch.zeros(2 * one + HEADER)
+        self.halves = [(self.out[:one], self.into[:one]), (self.out[one:], self.into[one:])]
+        self.transport = transport
+
+    def gradient(self) -> None:
+        """The gradients alone."""
+        for _ in range(STEPS):
+            self.problem.grad(self.x, self.sample)
+
+    def exchange(self) -> None:
+        """The message alone."""
+        for _ in range(STEPS):
+            finish(begin(self.transport, self.peer, self.out, self.into))
+
+    def together(self) -> None:
+        """The gradient, then both vectors in one message."""
+        for _ in range(STEPS):
+            self.problem.grad(self.x, self.sample)
+            finish(begin(self.transport, self.peer, self.out, self.into))
+
+    def overlapped(self) -> None:
+        """The first vector on its way during the gradient, then the second."""
+        (out_x, into_x), (out_z, into_z) = self.halves
+        for _ in range(STEPS):
+            early = begin(self.transport, self.peer, out_x, into_x)
+            self.problem.grad(self.x, self.sample)
+            finish(begin(self.transport, self.peer, out_z, into_z))
+            finish(early)
+
+
+def begin(transport: Transport, peer: int, out: torch.Tensor, into: torch.Tensor) -> list:
+    if isinstance(transport, engines.MPI):
+        from mpi4py import MPI  # noqa: PLC0415 - not there under torch.distributed
+
+        return [MPI.COMM_WORLD.Irecv(into.numpy(), peer), MPI.COMM_WORLD.Isend(out.numpy(), peer)]
+    return [dist.irecv(into, peer), dist.isend(out, peer)]
+
+
+def finish(requests: list) -> None:
+    for request in requests:
+        request.wait()
+
+
+def main() -> None:
+    transport = engines.connect()
+    assert transport is not None
+    found = {}
+    for name in CASES:
+        run = setup(name)
+        bare = Bare(run, transport)
+        candidates = {
+            "step": steps(run, transport),
+            "gradient": bare.gradient,
+            "exchange": bare.exchange,
+            "together": bare.together,
+            "overlapped": bare.overlapped,
+        }
+        simulated = steps(run, None)
+        times = dict.fromkeys([*candidates, "simulator"], float("inf"))
+        with torch.no_grad(), flushed_denormals():
+            for _ in range(REPEATS + 1):
+                for what, act in candidates.items():
+                    transport.sum(torch.zeros(1))  # begin together
+                    times[what] = min(times[what], timed(act))
+                transport.sum(torch.zeros(1))
+                if transport.rank == 0:
+                    times["simulator"] = min(times["simulator"], timed(simulated))
+        found[name] = {what: took / STEPS for what, took in times.items()}
+    if transport.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(found), encoding="utf-8")
+    transport.close()
+
+
+def timed(act: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,454 @@
+"""Optimizers for training loops of one's own: the same mathematics as `run`, by messages, and torch's customs."""
+
+import copy
+import queue
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import proxdasa
+from proxdasa import networks, optim, schedules
+from proxdasa.contracts import NonFiniteError, PeerError
+from proxdasa.data import Dataset
+from proxdasa.engines import Alone, connect
+from proxdasa.engines.launcher import launch
+from proxdasa.engines.transports import LostError
+from proxdasa.problems import Supervised
+from proxdasa.regularizers import L1, Blocks, SquaredL2, Zero
+from proxdasa.samples import Samples
+
+AGENTS, STEPS, SEED = 3, 12, 5
+METHODS = ("ProxDASA", "ProxDASAGT")
+SETTINGS = {"gamma": 0.3, "alpha": 0.4, "regularizer": L1(0.01), "mixing": proxdasa.Chebyshev(2)}
+NETWORK = networks.path(AGENTS)
+RANDOM = torch.Generator().manual_seed(0)
+X, Y = torch.randn(60, 4, generator=RANDOM), torch.randint(3, (60,), generator=RANDOM)
+
+
+def net(dtype=torch.float64):
+    """The same for everybody, without torch's generator, which threads share."""
+    random = torch.Generator().manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5, generator=random)
+    return model
+
+
+def problem(agents=AGENTS, dtype=torch.float64):
+    return Supervised(net(dtype), Dataset("made up", X, Y, classes=3), agents, batch_size=4, dtype=dtype)
+
+
+def train(
+    method, transport, start=0, stop=STEPS, saved=None, groups=nn.Module.parameters, before=lambda *_: None,
+    dtype=torch.float64, **settings,
+):  # fmt: skip
+    """A training loop of one's own, on the samples that `run` takes; the model and the optimizer after it."""
+    agents, rank = (transport.size, transport.rank) if transport else (1, 0)
+    here = range(rank, rank + 1)
+    part = problem(agents, dtype).restrict(here)
+    batches, model = Samples(part, SEED, 1, here), part.model
+    make, settings = getattr(optim, method), {**SETTINGS, **settings}
+    optimizer = make(groups(model), networks.path(agents), **settings, processes=transport)
+    if saved:
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    for k in range(start, stop):
+        before(k, model, optimizer)
+        rows = batches(k)[0, 0]
+        optimizer.zero_grad()
+        part.loss(model(part.data.x[rows].to(dtype)), part.data.y[rows]).mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def interrupted(method, transport, file, **settings):
+    """The same in two halves, the second from what the first has saved."""
+    model, optimizer = train(method, transport, stop=STEPS // 2, **settings)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    saved = torch.load(file, weights_only=True)
+    return train(method, transport, start=STEPS // 2, saved=saved, **settings)
+
+
+def reference(method, agents=AGENTS, dtype=torch.float64, steps=STEPS, alpha=0.4, gamma=0.3, **settings):
+    """The same by `run`: every variable ``[agents, d]``."""
+    alpha = schedules.constant(alpha) if isinstance(alpha, float) else alpha
+    settings = {name: value for name, value in SETTINGS.items() if name not in ("gamma", "alpha")} | settings
+    result = proxdasa.run(
+        getattr(proxdasa, method)(gamma, alpha), problem(agents, dtype), networks.path(agents),
+        iterations=steps, seed=SEED, exact=True, metrics=(), **settings,
+    )  # fmt: skip
+    return {name: rows[0] for name, rows in result.state.items()}
+
+
+def flat(tensors):
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def variables(model, optimizer):
+    """Everything of one agent, in the order of the model's parameters."""
+    names = optimizer.state[next(model.parameters())]
+    state = {name: flat(optimizer.state[p][name] for p in model.parameters()) for name in names}
+    return {"x": flat(model.parameters()), **state}
+
+
+def assert_equal(agents, expected, tolerance=1e-12):
+    for i, found in enumerate(agents):
+        assert found.keys() == expected.keys()
+        for name, rows in expected.items():
+            torch.testing.assert_close(found[name], rows[i], rtol=0, atol=tolerance, msg=f"{name} of agent {i}")
+
+
+class Threads:
+    """Agents in threads: messages by queues; None says that the sender has ended."""
+
+    def __init__(self, rank, size, queues, reasons):
+        self.rank, self.size, self.queues, self.reasons = rank, size, queues, reasons
+
+    def exchange(self, out, into):
+        for peer, message in out.items():
+            self.queues[self.rank, peer].put(message.clone())
+        for peer, buffer in into.items():
+            message = self.queues[peer, self.rank].get(timeout=20)
+            if message is None:
+                raise LostError(peer, "its process has ended")
+            buffer.copy_(message)
+        return 0.0
+
+    def sum(self, x):
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        parts = {peer: torch.empty_like(x) for peer in others}
+        self.exchange(dict.fromkeys(others, x), parts)
+        return x.copy_(sum(parts.get(peer, x) for peer in range(self.size)))
+
+    def fail(self, reason):
+        self.reasons.append(reason)
+        return self.reasons[0]
+
+    def close(self):
+        for peer in range(self.size):
+            self.queues[self.rank, peer].put(None)
+
+
+def together(act, agents=AGENTS):
+    """What ``act(transport)`` returns, or raises, for each of so many agents at once."""
+    queues = {(i, j): queue.Queue() for i in range(agents) for j in range(agents)}
+    reasons = []
+
+    def one(rank):
+        transport = Threads(rank, agents, queues, reasons)
+        try:
+            return act(transport)
+        except Exception as error:
+            return error
+        finally:
+            transport.close()
+
+    with ThreadPoolExecutor(agents) as pool:
+        results = list(pool.map(one, range(agents)))
+    unexpected = [result for result in results if isinstance(result, AssertionError | TypeError | KeyError)]
+    if unexpected:
+        raise unexpected[0]
+    return results
+
+
+def agent(folder):
+    """What each process of the next test does."""
+    transport = connect()
+    for method in METHODS:
+        file = folder / f"{method}-{transport.rank}"
+        model, optimizer = interrupted(method, transport, file)
+        with optimizer.averaged():
+            mean = flat(model.parameters())
+        torch.save({**variables(model, optimizer), "mean": mean}, file)
+    transport.close()
+
+
+def test_processes_do_what_run_does_and_resume(tmp_path):
+    assert launch([sys.executable, __file__, str(tmp_path)], AGENTS) == 0
+    for method in METHODS:
+        agents = [torch.load(tmp_path / f"{method}-{i}") for i in range(AGENTS)]
+        expected = reference(method)
+        mean = expected["x"].mean(0).expand(AGENTS, -1)
+        assert_equal(agents, {**expected, "mean": mean})
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=str)
+def test_all_variables_are_those_of_run(method, dtype, tolerance):
+    agents = together(lambda transport: variables(*train(method, transport, dtype=dtype)))
+    assert_equal(agents, reference(method, dtype=dtype), tolerance)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_agent_needs_no_launcher(method, monkeypatch):
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    assert_equal([variables(*train(method, None))], reference(method, agents=1))
+
+
+def test_groups_have_their_own_regularizer():
+    """Ridge on the biases, the lasso elsewhere; by `run` these are ranges of coordinates."""
+
+    def groups(model):
+        weights, biases = ([p for p in model.parameters() if p.ndim == ndim] for ndim in (2, 1))
+        return [{"params": weights}, {"params": []}, {"params": biases, "regularizer": SquaredL2(0.5)}]
+
+    agents = together(lambda transport: variables(*train("ProxDASA", transport, groups=groups)))
+    lasso, ridge = SETTINGS["regularizer"], SquaredL2(0.5)
+    psi = Blocks([(0, 20, lasso), (20, 25, ridge), (25, 40, lasso), (40, 43, ridge)])
+    assert_equal(agents, reference("ProxDASA", regularizer=psi))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_learning_rate_schedulers_scale_alpha(method):
+    """StepLR halves α every three steps."""
+    schedulers = []
+
+    def halve(k, _, optimizer):
+        if k:
+            schedulers[0].step()
+        else:
+            schedulers.append(torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.5))
+
+    found = variables(*train(method, Alone(), before=halve))
+    assert_equal([found], reference(method, agents=1, alpha=lambda k: 0.4 * 0.5 ** (k // 3)))
+
+
+def test_groups_have_their_own_alpha():
+    """In the first step z = 0, so x' = x + α (prox_γ(x) − x)."""
+    a, b = (nn.Parameter(torch.full((2,), 2.0)) for _ in range(2))
+    optimizer = alone([{"params": [a], "lr": 0.5}, {"params": b}], gamma=1.0, alpha=0.8, regularizer=L1(1.0))
+    a.grad, b.grad = torch.zeros(2), torch.zeros(2)
+    optimizer.step()
+    torch.testing.assert_close([a.data, b.data], [torch.full((2,), 1.6), torch.full((2,), 1.2)])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "needs"),
+    [(schedules.horizon(0.5), True), (schedules.cube_root_horizon(0.9), True), (schedules.diminishing(0.3), False)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_schedules_are_bound_as_by_run(schedule, needs):
+    agents = together(lambda t: variables(*train("ProxDASA", t, alpha=schedule, iterations=STEPS if needs else None)))
+    assert_equal(agents, reference("ProxDASA", alpha=schedule))
+    if needs:
+        with pytest.raises(ValueError, match=f"schedules.{schedule.name} depends on the number K of steps; give"):
+            alone(net().parameters(), alpha=schedule)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_state_resumes_exactly(method, tmp_path):
+    alpha = schedules.diminishing(0.5)
+    whole = variables(*train(method, Alone(), alpha=alpha))
+    resumed = variables(*interrupted(method, Alone(), tmp_path / "state", alpha=alpha))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_going_on_does_not_change_the_state_that_was_loaded():
+    model, optimizer = train("ProxDASAGT", Alone(), stop=3)
+    saved = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    z = saved["optimizer"]["state"][0]["z"].clone()
+    train("ProxDASAGT", Alone(), start=3, saved=saved)
+    assert torch.equal(saved["optimizer"]["state"][0]["z"], z)
+    assert saved["optimizer"]["param_groups"][0]["k"] == 3
+
+
+def test_states_of_others_are_refused():
+    tracked, plain = alone(net().parameters(), "ProxDASAGT"), alone(net().parameters())
+    other = alone(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).parameters())
+    adam = torch.optim.Adam(net().parameters())
+    for state in (tracked.state_dict(), other.state_dict(), adam.state_dict()):
+        with pytest.raises(ValueError, match="not saved by ProxDASA with the same parameters"):
+            plain.load_state_dict(state)
+
+
+def test_agents_resume_after_the_same_step():
+    def act(transport):
+        _, optimizer = train("ProxDASA", transport, stop=2)
+        state = copy.deepcopy(optimizer.state_dict())
+        for group in state["param_groups"]:
+            group["k"] += transport.rank == 2
+        optimizer.load_state_dict(state)
+
+    for error in together(act):
+        assert str(error).startswith("agent 2 and agent 0 do not have the same number of steps behind them")
+
+
+def test_averaged_parameters_come_and_go():
+    def act(transport):
+        model, optimizer = train("ProxDASA", transport, stop=1)
+        own = flat(model.parameters())
+        with suppress(RuntimeError), optimizer.averaged():
+            mean = flat(model.parameters())
+            raise RuntimeError
+        assert torch.equal(own, flat(model.parameters()))
+        return own, mean
+
+    rows, means = zip(*together(act), strict=True)
+    assert not torch.equal(rows[0], rows[1])
+    for mean in means:
+        torch.testing.assert_close(mean, torch.stack(rows).mean(0))
+
+
+def test_a_closure_is_evaluated_once_with_gradients():
+    model, losses = net(), []
+    optimizer = alone(model.parameters())
+
+    def closure():
+        optimizer.zero_grad()
+        losses.append(model(torch.ones(1, 4, dtype=torch.float64)).square().sum())
+        losses[-1].backward()
+        return losses[-1]
+
+    with torch.no_grad():
+        assert optimizer.step(closure) is losses[0]
+    assert len(losses) == 1
+    assert all(bool(optimizer.state[p]["z"].any()) for p in model.parameters())
+
+
+def test_small_numbers_are_flushed_to_zero():
+    """What the penalty shrinks by 1 − α in every step would stay near 1e-45 for ever, and slow every product down."""
+    x = nn.Parameter(torch.ones(3))
+    optimizer = alone([x], gamma=1.0, alpha=0.3, regularizer=L1(5.0))
+    x.grad = torch.zeros(3)
+    for _ in range(280):
+        optimizer.step()
+    assert x.tolist() == [0.0, 0.0, 0.0]
+
+
+def alone(params, method="ProxDASA", network=None, processes=None, **settings):
+    settings = {"gamma": 0.1, "alpha": 0.5} | settings
+    return getattr(optim, method)(params, network or networks.ring(1), **settings, processes=processes or Alone())
+
+
+def two(a, b):
+    return [nn.Parameter(torch.ones(2, dtype=a), requires_grad=False), nn.Parameter(torch.ones(3, dtype=b), False)]
+
+
+F32, F64 = torch.float32, torch.float64
+REFUSED = {
+    "alpha above one": ({"alpha": 1.5}, r"lr · alpha\(0\) must lie in \(0, 1\]; for group 0 it is 1 · 1.5 = 1.5"),
+    "alpha zero": ({"alpha": 0.0}, "for group 0 it is 1 · 0 = 0"),
+    "lr too large": ({"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "lr": 3}]}, "group 1 .* 3 · 0.5"),
+    "alpha a word": ({"alpha": "large"}, "alpha must be a schedule"),
+    "gamma negative": ({"gamma": -1.0}, "ProxDASA: gamma must be finite and positive; got -1.0"),
+    "gamma per trial": ({"gamma": proxdasa.per_trial([1.0])}, "ProxDASA: gamma must be a number"),
+    "iterations": ({"alpha": schedules.horizon(), "iterations": 0.5}, "iterations must be a whole number"),
+    "network": ({"network": networks.ring}, "network must be a network, such as networks.ring"),
+    "regularizer": ({"regularizer": L1}, "the regularizer of group 0 must be a regulariser such as L1"),
+    "regularizer of a group": (
+        {"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "regularizer": 3}]},
+        "the regularizer of group 1 must be a regulariser such as L1",
+    ),
+    "too few processes": (
+        {"network": networks.ring(4)},
+        r"ring\(4\) has 4 agents, .* is 1; start .* torchrun --standalone --nproc-per-node 4, .* networks.ring\(1\)",
+    ),
+    "integers": ({"params": two(torch.int64, F32)}, r"parameter 0, of shape \[2\], is torch.int64; accepted: float32"),
+    "complex": ({"params": two(F32, torch.complex64)}, r"parameter 1, of shape \[3\], is torch.complex64; accepted"),
+    "half": ({"params": two(torch.bfloat16, torch.bfloat16)}, "is torch.bfloat16; accepted: float32 or float64"),
+    "mixed": ({"params": two(F32, F64)}, "torch.float64 on cpu, but parameter 0 torch.float32 on cpu; accepted: one"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(case):
+    changes, words = REFUSED[case]
+    with pytest.raises((TypeError, ValueError), match=words):
+        alone(**{"params": two(F32, F32), **changes})
+
+
+def test_a_schedule_that_leaves_the_range_is_refused_in_its_step():
+    x = nn.Parameter(torch.ones(3))
+    optimizer = alone([x], alpha=0.5)
+    x.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 4.0
+    with pytest.raises(ValueError, match=r"lr · alpha\(1\) must lie in \(0, 1\]; for group 0 it is 4 · 0.5 = 2"):
+        optimizer.step()
+
+
+def test_parameters_without_dense_gradient_are_refused():
+    table = nn.Embedding(5, 2, sparse=True)
+    optimizer = alone(table.parameters())
+    with pytest.raises(ValueError, match=r"parameter 0, of shape \[5, 2\], has no gradient in step 0: call backward"):
+        optimizer.step()
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match=r"parameter 0, of shape \[5, 2\], has a sparse gradient"):
+        optimizer.step()
+
+
+def test_parameters_cannot_be_added_later():
+    with pytest.raises(ValueError, match="make a new optimizer for others"):
+        alone(net().parameters()).add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+def test_groups_may_be_used_again():
+    groups = [{"params": list(net().parameters()), "regularizer": Zero()}]
+    alone(groups)
+    assert groups[0].keys() == {"params", "regularizer"}
+
+
+def test_a_second_connection_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(ValueError, match="connected already; let engines"):
+        optim.ProxDASA(net().parameters(), networks.ring(1), gamma=0.1, alpha=0.5)
+
+
+OTHERS = {
+    "gamma": {"gamma": 0.2},
+    "alpha": {"alpha": schedules.diminishing(0.4)},
+    "regularizer": {"regularizer": L1(0.02)},
+    "mixing": {"mixing": proxdasa.Gossip(2)},
+    "network": {"network": networks.ring(AGENTS)},
+    "floating-point type": {"params": two(F64, F64)},
+    "parameters": {"params": two(F32, F32)[:1]},
+    "method": {"method": "ProxDASAGT"},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_agents_that_differ_stop_before_they_start(what):
+    def act(transport):
+        same = {"params": two(F32, F32), "network": NETWORK, **SETTINGS}
+        alone(**{**same, **(OTHERS[what] if transport.rank == 1 else {})}, processes=transport)
+
+    for error in together(act):
+        assert str(error).startswith(f"agent 1 and agent 0 do not have the same {what}; start all processes")
+
+
+def test_what_is_not_finite_is_not_sent():
+    models = {}
+
+    def act(transport):
+        def spoil(k, model, _):
+            models[transport.rank] = model
+            if k == 3 and transport.rank == 1:
+                model[0].weight.data[0, 0] = torch.nan
+
+        train("ProxDASA", transport, before=spoil)
+
+    errors = together(act)
+    assert {type(error) for error in errors} == {NonFiniteError}
+    assert {error.agent for error in errors} == {1}
+    assert errors[1].__notes__ == ["It was in step 3; a smaller gamma or alpha may help."]
+    assert all(bool(flat(models[i].parameters()).isfinite().all()) for i in (0, 2))
+
+
+def test_an_agent_that_ends_early_is_missed():
+    def act(transport):
+        train("ProxDASA", transport, stop=2 if transport.rank == 2 else STEPS)
+
+    first, second, third = together(act)
+    assert third is None
+    assert {type(first), type(second)} == {PeerError}
+    assert str(second) == "agent 1 has no message of agent 2 in iteration 2: its process has ended"
+
+
+if __name__ == "__main__":
+    agent(Path(sys.argv[1]))
