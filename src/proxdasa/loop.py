@@ -197,7 +197,7 @@ class Loop:
             try:
                 write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
                 self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
-            except OSError as error:  # a full disk, perhaps only for now, need not cost the run
+            except (OSError, ValueError) as error:  # a full disk, or another run's in its place, need not cost the run
                 warnings.warn(f"{error}; the run goes on", CheckpointWarning, stacklevel=5)
 
     def _restore(self) -> bool:

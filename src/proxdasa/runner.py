@@ -118,7 +118,12 @@ class Setup:
             return Simulator(self.problem, *parts)
         transport = transport or Alone()
         here = blocks(self.network.n, transport.size)[transport.rank]
-        return Processes(self.problem.restrict(here), *parts, transport, self.exact)
+        try:
+            own = self.problem.restrict(here)
+        except (ValueError, OSError) as error:
+            transport.fail(str(error))  # the others would miss us and not know why
+            raise
+        return Processes(own, *parts, transport, self.exact)
 
     def _check_kinds(self) -> None:
         """Refuse what is not the kind of object it should be, before anything is computed."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -60,18 +60,14 @@ def run(
     With --processes the agents live in several processes of this machine. For clusters, start the same command by
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
-    with input_errors():
-        setup = experiments.read(file, try_step=processes is not None or not engines.several())
-        setup = dataclasses.replace(setup, exact=True) if exact else setup
-        make_room = partial(_make_room, output, overwrite)
-        if processes is not None or not engines.several():
-            make_room()
+    read = partial(_read, file, exact)
+    make_room = partial(_make_room, output, overwrite)
+    if processes is not None:
         options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
         options += ["--exact"] * exact + ["--overwrite"] * overwrite
-    if processes is not None:
         words = ["run", str(file), "--output", str(output), "--timeout", str(timeout), *options]
-        _launch(words, output, setup, processes, max_restarts)
-    _run(setup, output, checkpoint_every, timeout, interface, make_room)
+        _launch(words, output, read, make_room, processes, max_restarts)
+    _run(read, output, checkpoint_every, timeout, interface, make_room)
 
 
 def resume(
@@ -89,11 +85,17 @@ def resume(
                 f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that leaves "
                 "checkpoints by itself (--checkpoint-every)"
             )
-        setup = experiments.read(told, try_step=processes is not None or not engines.several())
         every = records.read_config(told.parent)["ending"].get("checkpoint_every")
+    read = partial(_read, told, False)
     if processes is not None:
-        _launch(["resume", str(folder), "--timeout", str(timeout)], folder, setup, processes, max_restarts)
-    _run(setup, folder, every, timeout, interface)
+        words = ["resume", str(folder), "--timeout", str(timeout)]
+        _launch(words, folder, read, lambda: None, processes, max_restarts)
+    _run(read, folder, every, timeout, interface, lambda: None)
+
+
+def _read(file: Path, exact: bool, try_step: bool) -> Setup:
+    setup = experiments.read(file, try_step)
+    return dataclasses.replace(setup, exact=True) if exact else setup
 
 
 def _make_room(output: Path, overwrite: bool) -> None:
@@ -112,10 +114,18 @@ def _make_room(output: Path, overwrite: bool) -> None:
     output.mkdir(parents=True, exist_ok=True)
 
 
-def _launch(words: list[str], output: Path, setup: Setup, processes: int, restarts: int) -> None:
+def _launch(
+    words: list[str],
+    output: Path,
+    read: Callable[[bool], Setup],
+    make_room: Callable[[], None],
+    processes: int,
+    restarts: int,
+) -> NoReturn:
     """Become the launcher, and end with the code of what was launched."""
     with input_errors():
-        engines.blocks(setup.network.n, processes)
+        engines.blocks(read(True).network.n, processes)
+        make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
     command = [sys.executable, "-m", "proxdasa", *words]
@@ -128,17 +138,18 @@ def _launch(words: list[str], output: Path, setup: Setup, processes: int, restar
 
 
 def _run(
-    setup: Setup,
+    read: Callable[[bool], Setup],
     output: Path,
     every: int | None,
     timeout: float,
     interface: str | None,
-    make_room: Callable[[], None] = lambda: None,
+    make_room: Callable[[], None],
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
     with input_errors(), _peer_errors(output):
+        setup = read(not engines.several())
         transport = engines.connect(interface, timeout)
-        if transport and not transport.restarted:
+        if not (transport and transport.restarted):
             make_room()
         leads = transport is None or transport.rank == 0
         title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)

@@ -1,18 +1,20 @@
 """Data sets, where their files are kept, and how their rows are spread over agents.
 
 A loader returns a `Dataset`, tensors and nothing else; a partition (`proxdasa.data.partitions`) turns its labels and a
-number of agents into one list of rows per agent. Files live in `folder()`; `fetch` puts them there.
+number of agents into one list of rows per agent. Files live in `folder()`; `fetch` puts them there. Data that lie in
+one file per agent (`per_agent`) are read later, where their agents live.
 """
 
 from proxdasa.data import partitions
-from proxdasa.data.dataset import Dataset, from_tensors
+from proxdasa.data.dataset import Dataset, Examples, from_tensors
 from proxdasa.data.download import FetchError, fetch
 from proxdasa.data.files import VARIABLE, folder
 from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
 from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sizes
+from proxdasa.data.sites import per_agent
 from proxdasa.data.sources import SOURCES, listing
 
-ALL = (a9a, mnist, digits, breast_cancer, libsvm)
+ALL = (a9a, mnist, digits, breast_cancer, libsvm, per_agent)
 
 __all__ = [
     "ALL",
@@ -21,6 +23,7 @@ __all__ = [
     "Contiguous",
     "Dataset",
     "Dirichlet",
+    "Examples",
     "FetchError",
     "Partition",
     "Shards",
@@ -36,4 +39,5 @@ __all__ = [
     "listing",
     "mnist",
     "partitions",
+    "per_agent",
 ]

@@ -5,11 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+
+from proxdasa.data.partitions import Partition, Shuffled
+
+
+class Examples(Protocol):
+    """Where the agents' examples come from: a data set, which is here, or files that are read when they are needed."""
+
+    here: ClassVar[bool]
+    """Whether all are in memory, for a partition to divide; if not, they lie divided already."""
+
+    def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
+        """A data set with the examples of these agents, and the row numbers of each agent's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +40,7 @@ class Dataset:
     test_y: Tensor | None = None
     classes: int | None = None
     origin: Mapping[str, Any] | None = None
+    here: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if (self.test_x is None) != (self.test_y is None):
@@ -70,6 +83,13 @@ class Dataset:
             raise ValueError(
                 f"{self.name}: labels {y_name} must lie in 0, ..., {self.classes - 1}; row {row} has {int(y[row])}"
             )
+
+    def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
+        """All of it, and the row numbers that a partition, by default `Shuffled`, gives to each agent."""
+        parts = list((partition or Shuffled())(self.y, len(agents)))
+        if len(parts) != len(agents) or min(len(part) for part in parts) == 0:
+            raise ValueError(f"the partition must give each of {len(agents)} agents at least one example")
+        return self, parts
 
     def describe(self) -> dict[str, Any]:
         """The loader's name and arguments; without a loader sizes and a fingerprint."""

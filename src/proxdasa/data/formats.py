@@ -1,4 +1,4 @@
-"""Two file formats: LIBSVM text and idx arrays. Strict, because a file read wrongly trains silently."""
+"""File formats: LIBSVM text, idx arrays, pairs of tensors. Strict, because a file read wrongly trains silently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from proxdasa.data.files import contents
 
@@ -132,3 +135,14 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
             f"{path}: an array of shape {list(shape)} takes {header + math.prod(shape)} bytes; the file has {len(data)}"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+
+
+def read_tensors(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """The labels or targets y ``[N, ...]`` and features x ``[N, ...]`` of a safetensors file that has both."""
+    try:
+        held = load(contents(path))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+    if not {"x", "y"} <= held.keys():
+        raise ValueError(f"{path}: it must have tensors x and y; it has {', '.join(sorted(held)) or 'nothing'}")
+    return held["y"].to(torch.float64).numpy(), held["x"].to(torch.float32).numpy()

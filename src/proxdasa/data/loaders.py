@@ -130,26 +130,15 @@ def libsvm(
     read = [read_svm(file, features) for file in paths]
     width = max(x.shape[1] for _, x in read)
     xs = [torch.from_numpy(np.pad(x, ((0, 0), (0, width - x.shape[1])))) for _, x in read]
-    known = np.unique(read[0][0])
-    ys = []
-    for file, (labels, _) in zip(paths, read, strict=True):
-        if regression:
-            ys.append(torch.from_numpy(labels).to(torch.float32))
-            continue
-        if fractions := labels[labels != np.floor(labels)].tolist():
-            raise ValueError(
-                f"{file}: the label {fractions[0]:g} is not a whole number; with regression=True labels are targets"
-            )
-        if unknown := sorted(set(labels) - set(known)):
-            raise ValueError(f"{file}: the label {unknown[0]:g} does not occur in {path}")
-        ys.append(torch.from_numpy(np.searchsorted(known, labels).astype(np.int64)))
+    known = None if regression else np.unique(read[0][0])
+    ys = [targets(file, labels, known, str(path)) for file, (labels, _) in zip(paths, read, strict=True)]
     return Dataset(
         "libsvm",
         xs[0],
         ys[0],
         test_x=xs[1] if test is not None else None,
         test_y=ys[1] if test is not None else None,
-        classes=None if regression else len(known),
+        classes=None if known is None else len(known),
         origin={
             "path": str(path),
             "features": features,
@@ -157,3 +146,19 @@ def libsvm(
             "regression": regression,
         },
     )
+
+
+def targets(file: Path, labels: NDArray[np.float64], known: NDArray[np.float64] | None, where: str) -> Tensor:
+    """The labels of a file as class numbers, their places among the known ones in ascending order.
+
+    For regression none are known, and they stay as they are.
+    """
+    if known is None:
+        return torch.from_numpy(labels).to(torch.float32)
+    if fractions := labels[labels != np.floor(labels)].tolist():
+        raise ValueError(
+            f"{file}: the label {fractions[0]:g} is not a whole number; with regression=True labels are targets"
+        )
+    if unknown := np.setdiff1d(labels, known).tolist():
+        raise ValueError(f"{file}: the label {unknown[0]:g} does not occur in {where}")
+    return torch.from_numpy(np.searchsorted(known, labels).astype(np.int64))

@@ -32,7 +32,7 @@ def launch(
     """Run a command in so many processes that find each other; the exit code, that of the first to fail if one does.
 
     If one dies, all are started again, up to ``restarts`` times, unless its exit code is one of ``final``, which
-    another try would not change. Ctrl-C and SIGTERM ask all of them to stop.
+    another try would not change. Ctrl-C, SIGTERM and the end of the terminal ask all of them to stop.
     """
     for attempt in range(restarts + 1):
         asked: list[int] = []
@@ -62,7 +62,8 @@ def _started(
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     shared = {"OMP_NUM_THREADS": threads, **os.environ, **shared, "WORLD_SIZE": str(processes)}
     children: list[subprocess.Popen[bytes]] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last if the terminal is closed, but for nohup
+    handlers = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     try:
         for number in handlers:
             signal.signal(number, lambda number, _: asked.append(number))

@@ -144,7 +144,7 @@ class Torch:
         others = [peer for peer in range(self.size) if peer != self.rank]
         self._asked(lambda: self._store.set(f"waiting-{self.rank}", ""), None)
         peer = blamed(missed, lambda: self._asked(silent, others))
-        ended = peer == missed and "timed out" not in str(error).lower()
+        ended = missed in (peer, self.rank) and "timed out" not in str(error).lower()
         return LostError(peer, "its process has ended" if ended else f"silent for {self._timeout.total_seconds():g} s")
 
     def _asked(self, question: Callable[[], T], otherwise: T) -> T:

@@ -81,8 +81,10 @@ def _try(setup: Setup) -> None:
             x = setup.start()
         with _blaming("regularizer"):
             setup.regularizer.prox(x, 1.0)
-        with _blaming("algorithm"):
+        with _blaming("problem"):
             agents = setup.engine()
+            _ = agents.epoch  # what lies in files is read now
+        with _blaming("algorithm"):
             algorithm.step(agents, 0, algorithm.init(agents, x))
 
 

@@ -77,7 +77,7 @@ def heterogeneity(
 def skew(problem: Problem) -> float:
     """The share of an agent's most frequent class in its examples, mean over agents: 1/classes if alike, at most 1."""
     assert isinstance(problem, Supervised)
-    labels = [problem.data.y[rows] for rows in problem.parts]
+    labels = [problem.examples.y[rows] for rows in problem.parts]
     return sum(float(y.bincount().max() / len(y)) for y in labels) / len(labels)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from proxdasa import algorithms, data, metrics, mixing, networks, problems, regularizers, schedules
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
-from proxdasa.data import Dataset, Partition
+from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network, Weights
 from proxdasa.problems import Link, Loss, Model, models
@@ -186,7 +186,7 @@ CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {
     Link: _choice("link"),
     torch.dtype: _choice("dtype"),
     Sequence[Metric]: _metrics,
-    Dataset: _named("data"),
+    Examples: _named("data"),
     Partition: _named("partition"),
     Model: _factory,
     Loss: _choice("loss"),

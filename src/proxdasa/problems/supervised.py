@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from proxdasa import samples
 from proxdasa.contracts import Evaluation
-from proxdasa.data import Dataset, Partition, Shuffled, Sizes
+from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.problems.stacked import Forward, stacked
 
 CHUNK = 2**19
@@ -32,7 +32,6 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Outputs ``[N, ...]`` and targets ``[N, ...]`` to one loss per example ``[N]``."""
 LOSSES = (cross_entropy, squared_error)
-SHUFFLED = Shuffled()
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
 
@@ -47,14 +46,15 @@ class Supervised:
     replacement at every iteration. ``model`` is a function that makes the network, or a network, whose parameters are
     then the starting point of all agents. With a function, ``initial`` chooses the start: PyTorch's initialisation once
     per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros". ``first`` is the number of
-    the first agent, for a part of a larger network.
+    the first agent, for a part of a larger network. ``partition`` divides the data, by default as `Shuffled` does; what
+    lies in one file per agent (`data.per_agent`) is divided already, and read when it is needed, or by ``restrict``.
     """
 
     model: Model
-    data: Dataset
+    data: Examples
     agents: int
     batch_size: int = 1
-    partition: Partition = SHUFFLED
+    partition: Partition | None = None
     loss: Loss = cross_entropy
     initial: Literal["shared", "each", "zeros"] = "shared"
     first: int = 0
@@ -65,9 +65,11 @@ class Supervised:
             raise ValueError(f'initial must be "shared", "each" or "zeros"; got {self.initial!r}')
         if self.initial != "shared" and isinstance(self.model, nn.Module):
             raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
-        smallest = min(len(part) for part in self.parts)
-        if not 1 <= self.batch_size <= smallest:
-            raise ValueError(f"batch_size must lie between 1 and {smallest}, the examples of the agent with fewest")
+        if self.data.here:
+            object.__setattr__(self, "partition", self.partition or Shuffled())
+            _ = self.parts  # what is wrong with them is said now
+        elif self.partition is not None:
+            raise ValueError("partition: the data lie in one file per agent, divided already; leave it out")
 
     @property
     def dim(self) -> int:
@@ -90,19 +92,24 @@ class Supervised:
 
     def restrict(self, agents: range) -> Supervised:
         """The problem of some of the agents, with their examples only; everyone has the test examples."""
-        parts = self.parts[agents.start : agents.stop]
-        rows, sizes = torch.cat(parts), [len(part) for part in parts]
-        own = replace(self.data, x=self.data.x[rows], y=self.data.y[rows])
         first = self.first + agents.start
+        if self.data.here:
+            data, parts = self.examples, self.parts[agents.start : agents.stop]
+        else:
+            data, parts = self.data.load(range(first, first + len(agents)))
+        rows, sizes = torch.cat(parts), [len(part) for part in parts]
+        own = replace(data, x=data.x[rows], y=data.y[rows])
         return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first)
 
-    @cached_property
+    @property
+    def examples(self) -> Dataset:
+        """The data set with the examples of all these agents."""
+        return self._loaded[0]
+
+    @property
     def parts(self) -> list[Tensor]:
         """The row numbers of each agent's examples."""
-        parts = list(self.partition(self.data.y, self.agents))
-        if len(parts) != self.agents or min(len(part) for part in parts) == 0:
-            raise ValueError(f"the partition must give each of {self.agents} agents at least one example")
-        return parts
+        return self._loaded[1]
 
     def start(self, seed: int, trials: int) -> Tensor:
         """PyTorch's initialisation, named by seed, trial and, for "each", agent."""
@@ -150,12 +157,13 @@ class Supervised:
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:
         """Loss on the test examples, if there are any, and for classes the share that is answered rightly."""
-        if self.data.test_x is None or self.data.test_y is None:
+        data = self.examples
+        if data.test_x is None or data.test_y is None:
             return {}
-        outputs, targets = self.outputs(x, self.data.test_x), self._cast(self.data.test_y)
+        outputs, targets = self.outputs(x, data.test_x), self._cast(data.test_y)
         each = self.loss(outputs.flatten(0, 1), targets.repeat(len(x), *[1] * (targets.ndim - 1)))
         scores = {"test_loss": each.view(len(x), -1).mean(1)}
-        if self.data.classes is not None:
+        if data.classes is not None:
             scores["accuracy"] = (outputs.argmax(-1) == targets).to(x.dtype).mean(1)
         return scores
 
@@ -238,14 +246,27 @@ class Supervised:
         return stacked(self._module)
 
     @cached_property
+    def _loaded(self) -> tuple[Dataset, list[Tensor]]:
+        data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
+        sizes = [len(part) for part in parts]
+        fewest = min(sizes)
+        if not 1 <= self.batch_size <= fewest:
+            agent = self.first + sizes.index(fewest)
+            raise ValueError(
+                f"batch_size must lie between 1 and {fewest}, the examples of agent {agent}, which has fewest; "
+                f"got {self.batch_size}"
+            )
+        return data, parts
+
+    @cached_property
     def _rows(self) -> Tensor:
         """The row numbers of all agents' examples, agent after agent."""
         return torch.cat(self.parts)
 
     @cached_property
     def _x(self) -> Tensor:
-        return self._cast(self.data.x)
+        return self._cast(self.examples.x)
 
     @cached_property
     def _y(self) -> Tensor:
-        return self._cast(self.data.y)
+        return self._cast(self.examples.y)

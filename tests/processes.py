@@ -1,0 +1,359 @@
+"""Commands in processes of their own, for tests: quick to start, bounded in time, and none outlives its test.
+
+Importing torch takes seconds, so ``proxdasa`` itself is forked off a process that has it already (`Forked`), together
+with the processes that it launches; everything else is started as usual (`Started`).
+"""
+
+import contextlib
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import uuid
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from proxdasa.records import FINAL, read_rows
+
+BIN = Path(sys.executable).parent
+LIMIT = 60.0
+"""Seconds that anything may take before a test fails; on an idle machine all takes a few."""
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["proxdasa.cli"])
+TOKEN = "PROXDASA_TEST"
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+CONFIG = """
+iterations = {iterations}
+observe_every = {observe_every}
+trials = 2
+{more}
+[algorithm]
+name = "ProxDASAGT"
+gamma = {gamma}
+alpha = {{ name = "horizon" }}
+[problem]
+name = "PhaseRetrieval"
+agents = {agents}
+dim = {dim}
+evaluation = 50
+[network]
+name = "{network}"
+[regularizer]
+name = "L1"
+weight = 0.01
+"""
+
+
+def write_config(path, *, iterations=60, observe_every=20, gamma=0.01, agents=6, dim=8, network="ring", more=""):
+    """A configuration file of a run of which an iteration takes no time."""
+    path.write_text(CONFIG.format(**{name: value for name, value in locals().items() if name != "path"}))
+    return path
+
+
+def bits(folder):
+    """The SHA-256 of the final state."""
+    return sha256((folder / FINAL).read_bytes()).hexdigest()
+
+
+def check_same(folder, other):
+    """The final bits of two runs are the same; so are their records, but for rounding in how they were measured."""
+    assert bits(folder) == bits(other)
+    ours, theirs = read_rows(folder), read_rows(other)
+    assert [(row["trial"], row["k"], row["samples"]) for row in ours] == [
+        (row["trial"], row["k"], row["samples"]) for row in theirs
+    ]
+    assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-4)
+
+
+def until(happened, limit=LIMIT, pause=0.01):
+    """What a function returns as soon as that is something."""
+    deadline = time.monotonic() + limit
+    while not (result := happened()):
+        assert time.monotonic() < deadline, f"nothing within {limit:g} s"
+        time.sleep(pause)
+    return result
+
+
+def newest(folder):
+    """The iteration of the last checkpoint of a run, -1 if there is none."""
+    names = os.listdir(folder / "checkpoints") if (folder / "checkpoints").exists() else []
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
+def disturb(command, folder, rng, iterations):
+    """Kill a process of a run that leaves a checkpoint in every iteration, at a random moment.
+
+    Returns what was done, for whoever reads of a failure.
+    """
+    kind = rng.choice(["starting", "iterating", "iterating", "writing", "writing", "ending"])
+    everybody = until(lambda: len(workers := command.workers()) == command.size and workers)
+    victim, moment = rng.randrange(command.size), rng.randrange(iterations)
+    if kind == "starting":
+        time.sleep(rng.uniform(0, 0.5))
+    elif kind == "ending":
+        command.until(lambda: newest(folder) == iterations, pause=0)
+        time.sleep(rng.uniform(0, 0.02))
+    else:
+        command.until(lambda: newest(folder) >= moment)
+        if kind == "writing":
+            victim = 0
+            until(lambda: command.poll() is not None or _writing(folder), pause=0)
+        else:
+            time.sleep(rng.uniform(0, 0.05))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(everybody[victim], signal.SIGKILL)
+    until(lambda: not _stat(everybody[victim]))
+    return f"process {victim} killed while {kind}, after iteration {newest(folder)}"
+
+
+def _writing(folder):
+    """Whether a checkpoint is being written."""
+    return any(name.endswith(".partial") for name in os.listdir(folder / "checkpoints"))
+
+
+class Command:
+    """A command that was started."""
+
+    def __init__(self, words, folder, token):
+        self.words, self.output, self.token = words, folder / f"output-{token}", token
+        sizes = [int(words[i + 1]) for i, word in enumerate(words) if word in ("--processes", "--nproc-per-node", "-n")]
+        self.size = sum(sizes)
+
+    def text(self):
+        """What it and all that it started have written so far."""
+        return self.output.read_text()
+
+    def wait(self, limit=LIMIT):
+        """Its exit code."""
+        return until(lambda: None if (code := self.poll()) is None else (code,), limit)[0]
+
+    def until(self, happened, pause=0.01):
+        """Wait until something has happened, or it has ended by itself."""
+        until(lambda: happened() or self.poll() is not None, pause=pause)
+        assert not self.poll(), f"{self} ended with {self.poll()}:\n{self.text()}"
+
+    def ended(self, code=0, limit=LIMIT):
+        """Its text, when it has ended with this code and nothing that it started is left."""
+        found = self.wait(limit)
+        assert found == code, f"{self} ended with {found} instead of {code}:\n{self.text()}"
+        until(lambda: not self.processes(), limit=5)
+        return self.text()
+
+    def processes(self):
+        """The ids of it and all that it started, as far as they live, the oldest first."""
+        return [pid for pid in sorted(_pids()) if self._owns(pid)]
+
+    def workers(self):
+        """The ids of the processes that hold agents, by their number."""
+        return [pid for _, pid in sorted((_rank(pid), pid) for pid in self.processes() if _rank(pid) is not None)]
+
+    def __repr__(self):
+        return " ".join(map(str, self.words))
+
+
+class Started(Command):
+    """A program of this environment, with everything as a user has it."""
+
+    def __init__(self, words, folder, env, limit=LIMIT):
+        super().__init__(words, folder, uuid.uuid4().hex)
+        program = [BIN / words[0] if (BIN / words[0]).exists() else words[0], *map(str, words[1:])]
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                program,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**_environment(), **env, TOKEN: self.token},
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    def poll(self):
+        return self.process.poll()
+
+    def _owns(self, pid):
+        return f"{TOKEN}={self.token}" in _environ(pid)
+
+
+class Forked(Command):
+    """``proxdasa`` without its start-up time."""
+
+    def __init__(self, words, folder, env):
+        super().__init__(words, folder, uuid.uuid4().hex)
+        self.output.touch()
+        args = (list(map(str, words)), {**_environment(), **env}, self.output)
+        self.process = FORKS.Process(target=_become_command, args=args)
+        self.process.start()
+        self.pid = self.process.pid
+        until(lambda: self.poll() is not None or _session(self.pid) == self.pid)
+
+    def poll(self):
+        return self.process.exitcode
+
+    def _owns(self, pid):
+        return _session(pid) == self.pid
+
+    def workers(self):
+        """As the launcher started them, one after the other."""
+        return [pid for pid in self.processes() if pid != self.pid]
+
+
+@contextlib.contextmanager
+def commands(folder):
+    """A function that starts commands; at the end none of their processes is left."""
+    started = []
+
+    def start(*words, env=None, fork=True):
+        kind = Forked if fork and words[0] == "proxdasa" else Started
+        started.append(kind(words[1:] if kind is Forked else words, folder, env or {}))
+        return started[-1]
+
+    try:
+        yield start
+    finally:
+        for command in started:
+            while pids := command.processes():
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                command.poll()
+                time.sleep(0.01)
+            command.wait()
+
+
+def program(name):
+    """The path of a program of this environment or the system; the test is skipped where there is none."""
+    path = BIN / name if (BIN / name).exists() else shutil.which(name)
+    if path is None:
+        pytest.skip(f"there is no {name} here")
+    return path
+
+
+def listeners(pid):
+    """The addresses on which a process waits for connections, as the kernel writes them."""
+    folder, inodes, found = Path(f"/proc/{pid}"), set(), set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for handle in (folder / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(handle)))
+        for table in ("tcp", "tcp6"):
+            for line in (folder / "net" / table).read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and inode in inodes:
+                    found.add(local.partition(":")[0])
+    return found
+
+
+def _environment():
+    """This process's, without what launchers or terminals may have set."""
+    own = {name: value for name, value in os.environ.items() if not re.match("RANK|WORLD_SIZE|PMI|TORCHELASTIC", name)}
+    path = os.pathsep.join([str(BIN), own.get("PATH", os.defpath)])
+    return {**own, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONUNBUFFERED": "1"}
+
+
+def _pids():
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _stat(pid):
+    """The fields behind the name of a process; none if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return [] if fields[0] in "ZX" else fields
+
+
+def _session(pid):
+    return int(fields[3]) if (fields := _stat(pid)) else None
+
+
+def _environ(pid):
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0") if _stat(pid) else []
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
+def _rank(pid):
+    numbers = (text.partition("=")[2] for text in _environ(pid) if re.match("(PMI_)?RANK=", text))
+    return next(map(int, numbers), None)
+
+
+def _become_command(words, env, output):
+    """What a forked process does."""
+    os.setsid()
+    with output.open("ab") as file:
+        for handle in (1, 2):
+            os.dup2(file.fileno(), handle)
+    from proxdasa.engines import launcher
+
+    launcher.subprocess = _Forking
+    launcher.LOSS = 1.0  # forked processes need less
+    os._exit(_run(words, env))
+
+
+def _run(words, env):
+    """The command line in this process, as if it were fresh."""
+    from proxdasa.cli import main
+
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    sys.argv = ["proxdasa", *words]
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return (code or 0) & 0xFF
+
+
+class _Forking:
+    """What the launcher needs of the module subprocess."""
+
+    class Popen:
+        def __init__(self, command, env, process_group):
+            self.returncode = None
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the child has no handlers of the launcher's
+            self.pid = os.fork()
+            if not self.pid:
+                os.setpgid(0, process_group)
+                os._exit(_run(command[3:], env))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+        def __class_getitem__(cls, _):
+            return cls
+
+        def poll(self):
+            return self.wait(os.WNOHANG)
+
+        def wait(self, how=0):
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, how)
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            return self.returncode
+
+        def terminate(self):
+            self.send_signal(signal.SIGTERM)
+
+        def send_signal(self, number):
+            if self.poll() is None:
+                os.kill(self.pid, number)
+
+        def kill(self):
+            self.send_signal(signal.SIGKILL)
