@@ -22,11 +22,16 @@ from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT
 from proxdasa.loop import CHECKPOINTS, Saving
 from proxdasa.runner import Setup
 
-Processes = Annotated[int | None, typer.Option(min=1, help="Spread the agents over so many processes of this machine.")]
-Restarts = Annotated[
-    int, typer.Option(min=0, help="With --processes: if one dies, start again from the last checkpoint, so often.")
+Processes = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Spread the agents over so many processes of this machine.")
 ]
-Timeout = Annotated[float, typer.Option(help="Seconds after which a silent process is an error.")]
+Restarts = Annotated[
+    int,
+    typer.Option(
+        min=0, metavar="N", help="With --processes: if one dies, start again from the last checkpoint, so often."
+    ),
+]
+Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds after which a silent process is an error.")]
 Interface = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +50,9 @@ Every = Annotated[
 def run(
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace results that are in the folder already.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace results that are in the folder already.")
+    ] = False,
     checkpoint_every: Every = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="The same bits whatever the number of processes; slower.")
