@@ -23,24 +23,25 @@ MAY_IMPORT = {
     "results": {"records"},
     "divergence": {"contracts", "schedules", "results"},
     "checkpoints": {"records"},
-    "loop": {"contracts", "metrics", "records", "results", "divergence", "checkpoints"},
+    "stopping": {"contracts", "schedules"},
+    "loop": {"stopping", "contracts", "metrics", "records", "results", "divergence", "checkpoints"},
     # The runner needs a default regulariser and mixing, and the name of a network's class.
     "runner": {
-        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop",
+        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop", "stopping",
         "mixing", "networks", "regularizers",
     },
     "optim": {
         "contracts", "schedules", "algorithms", "engines", "loop", "mixing", "networks", "records", "regularizers",
     },
     "experiments": {
-        "contracts", "schedules", "metrics", "records", "results", "loop", "runner",
+        "contracts", "schedules", "metrics", "records", "results", "loop", "runner", "stopping",
         "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
     "reports": {"records"},
     "cli": {"contracts", "data", "engines", "experiments", "reports", "records", "results", "loop", "runner"},
     "__init__": {
         "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "problems", "regularizers",
-        "results", "runner", "schedules",
+        "results", "runner", "schedules", "stopping",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -143,6 +143,7 @@ REQUIRED = {
     "shape": [2, 5],
     "sizes": [30, 20, 10, 40],
     "snapshot": 3,
+    "tolerance": 1e-9,
     "upper": 1,
     "value": 0.1,
     "weight": 0.1,

@@ -24,6 +24,7 @@ from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.results import Result, load
 from proxdasa.runner import run
 from proxdasa.schedules import per_trial
+from proxdasa.stopping import Stationary
 
 __all__ = [
     "D2",
@@ -42,6 +43,7 @@ __all__ = [
     "ProxGTSRE",
     "ProxGTSRO",
     "Result",
+    "Stationary",
     "data",
     "load",
     "metrics",

@@ -21,6 +21,7 @@ from proxdasa.divergence import DivergenceWarning, broken_agents, locate
 from proxdasa.metrics import Metric, View
 from proxdasa.records import Row, write_config
 from proxdasa.results import RANDOM_ITERATE, Divergence, Result
+from proxdasa.stopping import Watch
 
 Progress = Callable[[int, int, Sequence[Row]], None]
 """Told (iterations made, iterations in all, rows of the last observation) from time to time."""
@@ -58,6 +59,7 @@ class Loop:
     keep: Mapping[int, Sequence[int]]
     """For each iterate the trials that keep it as x^R."""
     compile: bool
+    watch: Watch | None
 
     rows: list[Row] = field(default_factory=list, init=False)
     diverged: dict[int, Divergence] = field(default_factory=dict, init=False)
@@ -97,6 +99,8 @@ class Loop:
         if not earlier:
             with self.engine.stepping():
                 self._now = (0, self.algorithm.init(self.engine, self.start))
+        elif self.watch and self.watch.finished(self.diverged):
+            self.stopped = "stationary"
         self._observed = self._now
         self._observe_if_due()
 
@@ -104,8 +108,9 @@ class Loop:
         save_every = self._saving.every if self._saving else None
         step = self.engine.compiled(self.algorithm.step) if self.compile else self.algorithm.step
         tick = max(1, self.iterations // 200)
+        watched = self.watch.rule.every if self.watch else None
+        paces = [pace for pace in (self.observe_every, save_every, watched) if pace]
         while self.k < self.iterations and not self.stopped:
-            paces = (self.observe_every, save_every or self.iterations)
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
             began = time.perf_counter()
             with self.engine.stepping():
@@ -120,13 +125,22 @@ class Loop:
                     if self._progress and self.k % tick == 0 and self.k < due:
                         self._progress(self.k, self.iterations, ())
             self.seconds += time.perf_counter() - began
+            if watched and not self.stopped and self.k % watched == 0:
+                self._look()
             self._observe_if_due()
-            if save_every and not self.stopped and (self.k % save_every == 0 or self.k == self.iterations):
+            done = self.k == self.iterations or self.stopped == "stationary"
+            if save_every and (done or (not self.stopped and self.k % save_every == 0)):
                 self._save()
+
+    def _look(self) -> None:
+        """Whether the agents are satisfied."""
+        assert self.watch is not None
+        if self.watch.satisfied(self.engine, *self._now, self.diverged):
+            self.stopped = "stationary"
 
     def _observe_if_due(self) -> None:
         """Observe now and then, and at the end; once, though an interruption may come before or after."""
-        due = self.k % self.observe_every == 0 or self.k == self.iterations
+        due = self.k % self.observe_every == 0 or self.k == self.iterations or self.stopped == "stationary"
         if due and self._seen < self.k:
             self._observe()
 
@@ -193,6 +207,7 @@ class Loop:
         if self.engine.writes:
             diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
             notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
+            notes["watch"] = self.watch.numbers() if self.watch else []
             ending = {"checkpoint_every": self._saving.every}
             try:
                 write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
@@ -205,16 +220,20 @@ class Loop:
         assert self._checkpoints is not None
         engine, counts = self.engine, self.engine.counts()
         found = self._checkpoints.latest() if engine.writes else None
-        numbers = torch.full((1, engine.n, len(counts) + 3), -1.0, dtype=torch.float64)
+        looked = self.watch.numbers() if self.watch else []
+        numbers = torch.full((1, engine.n, len(counts) + 3 + len(looked)), -1.0, dtype=torch.float64)
         if found:
             notes = found.notes
-            known = [found.k, notes["observed"], notes["seconds"], *(notes["counts"].get(name, 0) for name in counts)]
+            spent = [notes["counts"].get(name, 0) for name in counts]
+            known = [found.k, notes["observed"], notes["seconds"], *spent, *notes["watch"]]
             numbers[:] = torch.tensor(known, dtype=torch.float64)
         like = numbers[:, : len(engine.agents)]
-        k, seen, seconds, *spent = engine.distribute(numbers if engine.writes else None, like)[0, 0].tolist()
+        k, seen, seconds, *rest = engine.distribute(numbers if engine.writes else None, like)[0, 0].tolist()
         if k < 0:
             return False
-        engine.restore(dict(zip(counts, spent, strict=True)))
+        engine.restore(dict(zip(counts, rest, strict=False)))
+        if self.watch:
+            self.watch.restore(rest[len(counts) :])
         self.seconds, self._seen = seconds, int(seen)
         state = found.state if found else {}
         names = self.algorithm.State._fields
@@ -236,7 +255,8 @@ class Loop:
             self._save()
         parted = self.stopped == "diverged" and len(self.engine.agents) < self.engine.n  # and nobody waits for us
         state = {} if parted else self._collected()
-        return Result(dict(self.config), self.rows, state, self.k, self.stopped, self.diverged)
+        done = self.watch.done if self.watch else {}
+        return Result(dict(self.config), self.rows, state, self.k, self.stopped, self.diverged, done)
 
 
 @contextmanager

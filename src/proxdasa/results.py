@@ -34,9 +34,11 @@ class Result:
     iterations: int
     """How many iterations were made."""
     stopped: str | None = None
-    """Why the run ended early: "interrupted", "diverged", or None if it did not."""
+    """Why the run ended early: "stationary", "interrupted", "diverged", or None if it did not."""
     diverged: dict[int, Divergence] = field(default_factory=dict)
     """The trials that diverged, and where."""
+    stationary: dict[int, int] = field(default_factory=dict)
+    """The trials that satisfied the stopping rule, and after how many iterations."""
 
     @property
     def x(self) -> Tensor:
@@ -67,6 +69,7 @@ class Result:
             "iterations": self.iterations,
             "stopped": self.stopped,
             "diverged": {str(trial): where._asdict() for trial, where in self.diverged.items()},
+            "stationary": {str(trial): k for trial, k in self.stationary.items()},
         }
         files.write_folder(folder, {**self.config, "ending": ending}, self.records, self.state)
         return folder
@@ -84,4 +87,5 @@ def load(folder: str | Path) -> Result:
         iterations=ending["iterations"],
         stopped=ending["stopped"],
         diverged={int(trial): Divergence(**where) for trial, where in ending["diverged"].items()},
+        stationary={int(trial): k for trial, k in ending.get("stationary", {}).items()},
     )

@@ -26,6 +26,7 @@ from proxdasa.records import describe
 from proxdasa.regularizers import Zero
 from proxdasa.results import Result
 from proxdasa.schedules import Alpha, Number, Schedule, check_count
+from proxdasa.stopping import Stationary, Watch
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,7 @@ class Setup:
     random_iterate: bool = False
     compile: bool = False
     exact: bool = False
+    stop: Stationary | None = None
 
     def __post_init__(self) -> None:
         self._check_kinds()
@@ -64,6 +66,8 @@ class Setup:
                 f"network: {network.label} has {network.n} agents, but the problem {problem.agents}; accepted: as many"
             )
         self._check_method()
+        if self.stop is not None:
+            self.stop.check(self.algorithm)
         if self.compile and self.exact:
             raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
 
@@ -109,6 +113,7 @@ class Setup:
             self.observe_every,
             _random_indices(algorithm, self) if self.random_iterate else {},
             self.compile,
+            Watch(self.stop, algorithm, self.trials) if self.stop else None,
         )
 
     def engine(self, transport: Transport | None = None) -> Simulator | Processes:
@@ -134,6 +139,7 @@ class Setup:
             "regularizer": (lambda thing: callable(getattr(thing, "prox", None)), "a regularizer, such as L1(0.01)"),
             "mixing": (lambda thing: callable(getattr(thing, "rounds_for", None)), "a mixing, such as Gossip(1)"),
             "metrics": (lambda thing: all(isinstance(m, Metric) for m in thing), "a list of proxdasa.metrics"),
+            "stop": (lambda thing: thing is None or isinstance(thing, Stationary), "a rule, such as Stationary(1e-4)"),
             "dtype": (lambda thing: thing in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
         }
         for name, (fits, words) in kinds.items():
@@ -210,6 +216,7 @@ def run(
     random_iterate: bool = False,
     compile: bool = False,  # noqa: A002 - torch's word for it
     exact: bool = False,
+    stop: Stationary | None = None,
     progress: Progress | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every: int | None = None,
@@ -239,6 +246,7 @@ def run(
             to rounding.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
+        stop: when to end before K iterations, such as ``Stationary(tolerance=1e-4)``.
         progress: called from time to time with the iterations made, K, and the latest rows.
         checkpoints: a folder for checkpoints. If it has some of this run, the run goes on from the last.
         checkpoint_every: iterations from one to the next; by default only an interruption leaves one.
@@ -263,6 +271,7 @@ def run(
         random_iterate=random_iterate,
         compile=compile,
         exact=exact,
+        stop=stop,
     )
     if checkpoint_every is not None:
         check_count(checkpoint_every, "checkpoint_every")

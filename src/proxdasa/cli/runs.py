@@ -47,6 +47,10 @@ Every = Annotated[
 ]
 
 
+ENDINGS = {"interrupted": INTERRUPTED, "diverged": DIVERGED}
+"""Exit codes of runs that ended too early."""
+
+
 def run(
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
@@ -175,8 +179,8 @@ def _run(
     if result.stopped == "interrupted" and leads:
         say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
         say(f"proxdasa resume {output} goes on", err)
-    if result.stopped:
-        raise typer.Exit({"interrupted": INTERRUPTED, "diverged": DIVERGED}[result.stopped])
+    if result.stopped in ENDINGS:
+        raise typer.Exit(ENDINGS[result.stopped])
 
 
 @contextmanager

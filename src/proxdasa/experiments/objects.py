@@ -23,6 +23,7 @@ from proxdasa.metrics import Metric
 from proxdasa.networks import Network, Weights
 from proxdasa.problems import Link, Loss, Model, models
 from proxdasa.schedules import Alpha, Number
+from proxdasa.stopping import Stationary
 
 ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
     "algorithm": algorithms.ALL,
@@ -30,6 +31,7 @@ ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
     "network": networks.ALL,
     "regularizer": regularizers.ALL,
     "mixing": mixing.ALL,
+    "stop": (Stationary,),
     "schedule": schedules.ALL,
     "data": data.ALL,
     "partition": data.partitions.ALL,
@@ -179,6 +181,7 @@ CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {
     Network: _named("network"),
     Regularizer: _named("regularizer"),
     Mixing: _named("mixing"),
+    Stationary: _named("stop"),
     Alpha: _schedule,
     Number: _number,
     Tensor: _tensor,

@@ -1,0 +1,162 @@
+"""The stopping rule: right when it stops, not deceived by the start, the same wherever agents live."""
+
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import Stationary, networks, problems, regularizers, schedules
+from proxdasa.experiments.config import build
+from proxdasa.loop import Saving
+from proxdasa.runner import Setup
+from tests.setups import in_threads
+
+N, D = 6, 8
+GENERATOR = torch.Generator().manual_seed(3)
+ROOTS = torch.randn(N, D, D, generator=GENERATOR, dtype=torch.float64) / D**0.5
+CURVATURE = ROOTS @ ROOTS.mT + 0.5 * torch.eye(D, dtype=torch.float64)
+TARGETS = 3 * torch.randn(N, D, generator=GENERATOR, dtype=torch.float64)
+FACTOR = 1.0
+"""What the true measure may be of the tolerance when the agents stop."""
+
+
+def setup(stop, noise=0.5, method=proxdasa.ProxDASAGT, regularizer=None, **changes) -> Setup:
+    """Agents that differ, with noise; gradients are known."""
+    settings = {"iterations": 20_000, "trials": 1, "observe_every": 20_000} | changes
+    return Setup(
+        method(gamma=0.2, alpha=schedules.constant(0.02)),
+        problems.Quadratic(CURVATURE, TARGETS, noise),
+        networks.ring(N),
+        regularizer=regularizer or regularizers.L1(0.1),
+        stop=stop,
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("method", [proxdasa.ProxDASA, proxdasa.ProxDASAGT])
+@pytest.mark.parametrize("regularizer", [regularizers.L1(0.1), regularizers.Zero(), regularizers.Box(-1.0, 1.0)])
+def test_the_true_measure_is_within_the_factor_when_agents_stop(method, regularizer):
+    """Prox-DASA on data that differ does not reach small tolerances: its agents' z differ; then it does not stop."""
+    tolerance = 0.05 if method is proxdasa.ProxDASAGT else 30.0
+    result = setup(
+        Stationary(tolerance, every=20), method=method, regularizer=regularizer, trials=20, observe_every=20
+    ).run()
+    assert result.stopped == "stationary"
+    assert sorted(result.stationary) == list(range(20))
+    for trial, k in result.stationary.items():
+        true = next(row["stationarity"] for row in result.records if (row["trial"], row["k"]) == (trial, k))
+        assert true <= FACTOR * tolerance
+
+
+def test_it_does_not_stop_where_agents_cannot_know():
+    """The z of Prox-DASA differ by agent as their data do, so no small tolerance is certified."""
+    result = setup(Stationary(0.05, every=20), method=proxdasa.ProxDASA, iterations=3_000).run()
+    assert result.stopped is None
+    assert result.stationary == {}
+
+
+def test_z_that_begins_at_zero_deceives_nobody():
+    """Without a regulariser G(x⁰, 0, γ) = 0, which looks stationary; 0.98^k ≤ 0.01 from k = 228 on."""
+    result = setup(Stationary(1e6, patience=1, every=1), regularizer=regularizers.Zero(), noise=0.0).run()
+    assert result.stationary == {0: 228}
+    assert result.iterations == 228
+    assert result.records[-1]["k"] == 228, "the end is observed"
+
+
+def test_a_lucky_moment_is_not_enough():
+    """Noise keeps ‖G‖² around 2; it dips below 0.5 now and then, but not for five looks in a row."""
+    noisy = {"noise": 20.0, "iterations": 4_000, "regularizer": regularizers.Zero()}
+    once = setup(Stationary(3.0, patience=1, every=10), **noisy).run()
+    patient = setup(Stationary(3.0, patience=20, every=10), **noisy).run()
+    assert once.stopped == "stationary"
+    assert patient.stopped is None
+
+
+def test_it_costs_no_gradient():
+    result = setup(Stationary(0.05, every=20)).run()
+    last = result.records[-1]
+    assert last["gradients"] == last["samples"] == last["rounds"] == result.iterations
+    assert last["full_gradients"] == 0
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_all_engines_stop_before_the_same_iteration(size):
+    made = setup(Stationary(0.05, every=20), exact=True)
+    alone = made.run()
+    results = in_threads(size, lambda transport: made.run(processes=transport))
+    for result in results:
+        assert (result.stopped, result.iterations, result.stationary) == (
+            "stationary",
+            alone.iterations,
+            alone.stationary,
+        )
+    assert torch.equal(results[0].x, alone.x)
+
+
+def test_a_resumed_run_stops_where_it_would_have(tmp_path):
+    rule = Stationary(0.05, patience=5, every=20)
+    whole = setup(rule, trials=2, exact=True).run()
+    first = min(whole.stationary.values())
+
+    def interrupt(k, _iterations, _rows):
+        if k == first - 40:  # in the middle of a row of five
+            raise KeyboardInterrupt
+
+    part = setup(rule, trials=2, exact=True, iterations=20_000)
+    loop = part.loop()
+    loop.observe_every = 20
+    assert loop.run(interrupt, Saving(tmp_path)).stopped == "interrupted"
+    result = part.run(None, Saving(tmp_path, 50))
+    assert result.stationary == whole.stationary
+    assert result.iterations == whole.iterations
+    assert torch.equal(result.x, whole.x)
+    again = part.run(None, Saving(tmp_path))
+    assert (again.stopped, again.iterations) == ("stationary", whole.iterations), "it has stopped for good"
+
+
+def test_it_is_part_of_the_results(tmp_path):
+    result = setup(Stationary(0.05, every=20)).run()
+    result.save(tmp_path)
+    loaded = proxdasa.load(tmp_path)
+    assert loaded.stationary == result.stationary
+    assert loaded.config["stop"] == {"name": "Stationary", "tolerance": 0.05, "patience": 5, "every": 20}
+
+
+def test_a_trial_that_diverges_is_not_waited_for():
+    gamma = proxdasa.per_trial([0.2, 1e30])
+    made = Setup(
+        proxdasa.ProxDASAGT(gamma=gamma, alpha=schedules.constant(0.02)),
+        problems.Quadratic(CURVATURE, TARGETS, 0.1),
+        networks.ring(N),
+        iterations=20_000,
+        trials=2,
+        observe_every=100,
+        stop=Stationary(0.05),
+    )
+    with pytest.warns(proxdasa.DivergenceWarning):
+        result = made.run()
+    assert result.stopped == "stationary"
+    assert list(result.stationary) == [0]
+
+
+def test_from_a_file():
+    table = {
+        "algorithm": {"name": "ProxDASAGT", "gamma": 0.01},
+        "problem": {"name": "PhaseRetrieval", "agents": 4, "dim": 10, "evaluation": 20},
+        "network": "ring",
+        "stop": {"name": "Stationary", "tolerance": 0.1, "patience": 3},
+    }
+    assert build(table).stop == Stationary(0.1, patience=3)
+    assert build(table).config()["stop"]["every"] == 100
+
+
+@pytest.mark.parametrize(("name", "value"), [("tolerance", 0.0), ("patience", 0), ("every", 0)])
+def test_bad_numbers(name, value):
+    with pytest.raises(ValueError, match=name):
+        Stationary(**{"tolerance": 1.0, name: value})
+
+
+def test_methods_without_z_are_refused():
+    with pytest.raises(ValueError, match=r"looks at z, an average of gradients, which D-PSGD does not have"):
+        Setup(proxdasa.DPSGD(gamma=0.1), problems.Quadratic(CURVATURE, TARGETS), networks.ring(N), stop=Stationary(1.0))
+    with pytest.raises(TypeError, match="stop must be a rule"):
+        setup(0.1)
