@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check bench slow clean
+.PHONY: demo test check bench chaos slow clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
@@ -23,6 +23,10 @@ slow: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/run.py
+
+# Fifty runs whose processes are killed at random moments; some minutes.
+chaos: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.chaos
 
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)

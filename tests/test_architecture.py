@@ -27,8 +27,8 @@ MAY_IMPORT = {
     "loop": {"stopping", "contracts", "metrics", "records", "results", "divergence", "checkpoints"},
     # The runner needs a default regulariser and mixing, and the name of a network's class.
     "runner": {
-        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop", "stopping",
-        "mixing", "networks", "regularizers",
+        "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop",
+        "mixing", "networks", "regularizers", "stopping",
     },
     "optim": {
         "contracts", "schedules", "algorithms", "engines", "loop", "mixing", "networks", "records", "regularizers",
@@ -37,11 +37,15 @@ MAY_IMPORT = {
         "contracts", "schedules", "metrics", "records", "results", "loop", "runner", "stopping",
         "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
+    "plans": {"contracts", "schedules", "records", "runner", "algorithms", "engines", "mixing", "networks"},
     "reports": {"records"},
-    "cli": {"contracts", "data", "engines", "experiments", "reports", "records", "results", "loop", "runner"},
+    "cli": {
+        "contracts", "data", "engines", "experiments", "networks", "plans", "reports", "records", "results", "loop",
+        "runner",
+    },
     "__init__": {
-        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "problems", "regularizers",
-        "results", "runner", "schedules", "stopping",
+        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "plans", "problems",
+        "regularizers", "results", "runner", "schedules", "stopping",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -53,7 +53,7 @@ def write(tmp_path):
     """Writes a configuration file with some values replaced."""
 
     def write(name="run.toml", **values):
-        defaults = {"iterations": 20, "trials": 2, "observe_every": 5, "gamma": 0.01, "alpha": 0.5, "more": ""}
+        defaults = {"iterations": 20, "trials": 2, "observe_every": 5, "gamma": 0.01, "alpha": 0.05, "more": ""}
         path = tmp_path / name
         path.write_text(TOML.format(**defaults | values))
         return path
@@ -87,7 +87,8 @@ def times(folder):
     [
         ([], ["run", "report", "list", "reproduce", "data"]),
         (["run"], ["FILE|file", "--output", "--overwrite"]),
-        (["report"], ["FOLDER|folder", "--target"]),
+        (["report"], ["FOLDER|folder", "--target", "--html"]),
+        (["plan"], ["--compare", "--agents", "--lipschitz", "--output", "a line i j or i j weight", "ring -n 16"]),
         (["list"], ["parameters and defaults"]),
         (["data"], ["fetch", "list"]),
         (["data", "fetch"], ["NAME|name", "a9a or mnist", "--folder"]),

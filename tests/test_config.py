@@ -151,8 +151,8 @@ REQUIRED = {
 """Values for parameters without a default, by name; a new class with a new parameter needs a line here."""
 
 
-OUTSIDE = (data.a9a, data.mnist, data.libsvm, data.per_agent, problems.models.lenet)
-"""What needs files that are not here, or images; test_data.py, test_sites.py and test_supervised.py have them."""
+OUTSIDE = (data.a9a, data.mnist, data.libsvm, data.per_agent, networks.from_file, problems.models.lenet)
+"""What needs files that are not here, or images; test_data.py, test_sites.py, test_plans.py and others have them."""
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ n agents on a connected graph, each with its own data, together minimise (1/n) Î
 and seen through one-sample stochastic gradients, Î¨ convex and non-smooth. No server, no pooled data, neighbours only.
 """
 
-from proxdasa import data, metrics, networks, optim, problems, regularizers, schedules
+from proxdasa import data, metrics, networks, optim, plans, problems, regularizers, schedules
 from proxdasa.algorithms import (
     D2,
     DPSGD,
@@ -21,6 +21,7 @@ from proxdasa.algorithms import (
 )
 from proxdasa.divergence import DivergenceWarning
 from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.plans import plan
 from proxdasa.results import Result, load
 from proxdasa.runner import run
 from proxdasa.schedules import per_trial
@@ -50,6 +51,8 @@ __all__ = [
     "networks",
     "optim",
     "per_trial",
+    "plan",
+    "plans",
     "problems",
     "regularizers",
     "run",

@@ -258,6 +258,8 @@ class Facts(NamedTuple):
     """Whether it handles Ψ ≠ 0."""
     eigenvalues_above: float = -1.0
     """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
+    mixes: bool = True
+    """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
 
 
 @runtime_checkable

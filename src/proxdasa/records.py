@@ -97,7 +97,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_rows(folder: Path) -> list[Row]:
     """The records of a results folder; a last line cut short by a killed run is left out with a warning."""
     path = _expected(folder, RECORDS)
-    return parse_rows(path.read_text(encoding="utf-8"), path)
+    # What is no text at all is then no JSON object, in a line with a number.
+    return parse_rows(path.read_text(encoding="utf-8", errors="replace"), path)
 
 
 def format_rows(rows: Iterable[Row]) -> str:

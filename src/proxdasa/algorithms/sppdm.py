@@ -26,7 +26,7 @@ class SPPDM:
     `schedules.constant(0.8)`, `schedules.nesterov()`, or any schedule.
     """
 
-    facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1)
+    facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1, mixes=False)
 
     gamma: Number
     c: Number

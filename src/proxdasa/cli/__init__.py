@@ -19,8 +19,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from proxdasa import data, records
-from proxdasa.cli import runs, studies
-from proxdasa.cli.display import INTERRUPTED, err, input_errors, out, say, show_report, show_warning
+from proxdasa.cli import plans, reporting, runs, studies
+from proxdasa.cli.display import INTERRUPTED, err, input_errors, out, say, show_warning
+from proxdasa.cli.doctor import doctor
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.loop import flushed_denormals
 from proxdasa.runner import Setup
@@ -48,19 +49,11 @@ def root(
 
 app.command()(runs.run)
 app.command()(runs.resume)
+app.command()(plans.plan)
+app.command()(doctor)
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="A results folder, or a folder that holds several.")],
-    target: Annotated[
-        float | None,
-        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss, less in short runs."),
-    ] = None,
-) -> None:
-    """Draw the figure and print the table of finished runs, from their records alone."""
-    with input_errors():
-        show_report(records.find_results(folder), target, folder / "report.png", folder / "report.csv")
+app.command()(reporting.report)
 
 
 @data_app.command("fetch")

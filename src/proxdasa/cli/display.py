@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -100,34 +99,23 @@ def show_final(result: Result) -> None:
     out.print(table)
 
 
-def show_report(folders: Sequence[Path], target: float | None, figure: Path, table_file: Path) -> None:
-    """The table of runs, printed and as a file, and their figure."""
-    runs = reports.load_runs(folders)
-    summary = reports.summarise(runs, target)
-    reports.draw(runs, figure)
-    reports.write_csv(summary, table_file)
-    table = Table(
-        title=f"iterations k to a loss of {summary.target:.4g}, and measures at the end", title_justify="left"
-    )
-    for name in ("method", "run", "k to target", "‖G‖² ± 95%", "consensus", "loss"):
-        table.add_column(name, justify="left" if name in ("method", "run") else "right", no_wrap=name == "method")
-    for line in summary.lines:
-        reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
-        numbers = (line.stationarity, line.consensus, line.loss)
-        shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
-        shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
-        table.add_row(line.method, escape(line.run), reached, *shown)
+def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Mapping[str, Path]) -> None:
+    """The table of runs, how they ended, and the files that tell more."""
+    sheet = summary.sheet()
+    table = Table(title=summary.title, title_justify="left")
+    for name, heading in sheet.columns.items():
+        side: Literal["left", "right"] = "left" if name in TEXTS else "right"
+        table.add_column(heading, justify=side, no_wrap=name == "method", overflow="fold")
+    for row in sheet.texts():
+        table.add_row(*map(escape, row))
     out.print(table)
     for run in runs:
         if run.ending:
             say(f"{run.title}, {run.label}: {run.ending}")
-    for slope in summary.slopes:
-        say(
-            f"{slope.method}: iterations to target {_power(slope.iterations_to_target)}, "
-            f"final ‖G‖² {_power(slope.stationarity)}"
-        )
-    say(f"figure: {figure}")
-    say(f"table:  {table_file}")
+    for note in sheet.notes:
+        say(note)
+    for kind, path in written.items():
+        say(f"{kind + ':':7} {path}")
 
 
 def show_sheet(title: str, sheet: reports.Sheet) -> None:
@@ -146,10 +134,6 @@ def show_sheet(title: str, sheet: reports.Sheet) -> None:
     say("mean over trials ± half the width of its 95% interval" + " (published value)" * published_too)
     for note in sheet.notes[1:]:
         say(note)
-
-
-def _power(exponent: float) -> str:
-    return "has no fit (a value is missing or 0)" if math.isnan(exponent) else f"∝ n^{exponent:.2f}"
 
 
 def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:

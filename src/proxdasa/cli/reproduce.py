@@ -68,7 +68,10 @@ def speedup(
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
     results = run_all(setups, output, overwrite)
     with input_errors():
-        show_report([output / name for name in setups], None, output / "figure.png", output / "table.csv")
+        runs = reports.load_runs([output / name for name in setups])
+        summary, figure = reports.summarise(runs), reports.draw(runs, output / "figure.png")
+        table = reports.write_csv(summary, output / "table.csv")
+        show_report(runs, summary, {"figure": figure, "table": table})
     say(
         "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
         "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"

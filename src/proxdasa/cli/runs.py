@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from proxdasa import engines, experiments, records
+from proxdasa import engines, experiments, plans, records
 from proxdasa.cli.display import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, err, input_errors, progress, say, show_final
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launcher import launch
@@ -160,9 +160,11 @@ def _run(
     with input_errors(), _peer_errors(output):
         setup = read(not engines.several())
         transport = engines.connect(interface, timeout)
+        leads = transport is None or transport.rank == 0
         if not (transport and transport.restarted):
             make_room()
-        leads = transport is None or transport.rank == 0
+            if leads and (broken := plans.departure(setup)):
+                say(f"note: {broken}", err)
         title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
         with progress() if leads else nullcontext() as announce:
             told = announce(title, setup) if announce else None

@@ -24,8 +24,12 @@ class MPI:
     """The processes of MPI.COMM_WORLD."""
 
     def __init__(self, timeout: float = TIMEOUT) -> None:
-        from mpi4py import MPI as library  # noqa: N811, PLC0415 - an extra, which starts MPI when it is imported
-
+        try:
+            from mpi4py import MPI as library  # noqa: N811, PLC0415 - an extra, which starts MPI when it is imported
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "this process was started under MPI, for which mpi4py is missing: pip install proxdasa[mpi]"
+            ) from error
         self._mpi, self._comm, self._timeout = library, library.COMM_WORLD, timeout
         self.rank, self.size, self.restarted = self._comm.rank, self._comm.size, False
         self._reason: str | None = None

@@ -178,6 +178,8 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
 
     Messages stay on this machine, by the loopback interface, unless another interface is named.
     """
+    if "WORLD_SIZE" not in os.environ:
+        raise ValueError("the environment has RANK, as of torchrun, but no WORLD_SIZE; without RANK the run is alone")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if interface is None and int(os.environ.get("LOCAL_WORLD_SIZE", size)) < size:
         raise ValueError(

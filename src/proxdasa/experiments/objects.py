@@ -246,9 +246,10 @@ def _first_that_fits(value: Any, hints: Sequence[Any], key: str) -> Any:
             refusals[hint] = str(error)
     if isinstance(value, list) and Tensor in refusals:  # what is accepted nested has the better reason
         raise ConfigError(refusals[Tensor])
-    accepted = dict.fromkeys(refusal.rpartition("accepted: ")[2] for refusal in refusals.values())
+    told = [refusal for refusal in refusals.values() if "accepted: " in refusal]
+    accepted = dict.fromkeys(refusal.rpartition("accepted: ")[2] for refusal in told)
     if len(accepted) == 1:
-        raise ConfigError(next(iter(refusals.values())))
+        raise ConfigError(told[0])
     raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {' or '.join(accepted)}")
 
 

@@ -4,7 +4,7 @@ A network is a connected graph with a symmetric, doubly stochastic matrix W. One
 every agent's row by its weighted average over the neighbourhood: x ← W x. The mean stays, and disagreement
 shrinks at least by ρ = max(|λ₂|, |λ_n|).
 
-Builders are functions, ``ring(8)``, ``torus(4, 5)``, ``from_graph(graph)``, and return a `Network`.
+Builders are functions, ``ring(8)``, ``from_graph(graph)``, ``from_file(path)``, and return a `Network`.
 That a `Network` exists means that its W has been checked: one that could not reach consensus is refused, with
 the agents named that are the reason. Where a graph leaves a choice of weights, these are functions too:
 ``path(8, weights=best_constant)``.
@@ -12,6 +12,7 @@ the agents named that are the reason. Where a graph leaves a choice of weights, 
 This room knows integers and weights only. A builder added to `ALL` can be named in config files.
 """
 
+from proxdasa.networks.files import from_file
 from proxdasa.networks.graphs import (
     complete,
     erdos_renyi,
@@ -29,12 +30,12 @@ from proxdasa.networks.graphs import (
     torus,
 )
 from proxdasa.networks.network import Network
-from proxdasa.networks.weights import Weights, best_constant, constant, max_degree, metropolis
+from proxdasa.networks.weights import Weights, best_constant, constant, fastest, max_degree, metropolis
 
-ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper)
-"""The builders whose arguments are plain numbers and the name of a weighting."""
+ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file)
+"""The builders whose arguments are plain numbers, a path and the name of a weighting."""
 
-WEIGHTINGS = (metropolis, max_degree, best_constant)
+WEIGHTINGS = (metropolis, max_degree, best_constant, fastest)
 """The weights that need nothing but the graph."""
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "constant",
     "erdos_renyi",
     "exponential",
+    "fastest",
+    "from_file",
     "from_graph",
     "from_matrix",
     "grid",

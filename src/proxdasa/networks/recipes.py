@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import operator
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -65,8 +66,10 @@ def _converted(key: str, value: Any, annotation: Any) -> Any:
 
 
 def _plain(value: object, W: csr_array) -> object:
-    if isinstance(value, int | float):
+    if value is None or isinstance(value, int | float):
         return value
+    if isinstance(value, str | Path):
+        return str(value)
     if callable(value):
         return getattr(value, "__name__", repr(value))
     return _fingerprint(checked(W))

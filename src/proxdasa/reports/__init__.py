@@ -1,10 +1,11 @@
-"""Tables and figures from results folders alone; nothing here runs anything."""
+"""Tables, figures and a page from results folders alone; nothing here runs anything."""
 
 from proxdasa.reports.curves import Curve, Run, Spread, finals
 from proxdasa.reports.figures import draw, draw_comparison, second_half, shown_curve
+from proxdasa.reports.page import write_page
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.quantities import words
-from proxdasa.reports.runs import load_runs
+from proxdasa.reports.runs import load_runs, salvage
 from proxdasa.reports.sheets import Cell, Sheet
 from proxdasa.reports.tables import Line, Slope, Table, compare, summarise, write_csv
 
@@ -24,9 +25,11 @@ __all__ = [
     "draw_panels",
     "finals",
     "load_runs",
+    "salvage",
     "second_half",
     "shown_curve",
     "summarise",
     "words",
     "write_csv",
+    "write_page",
 ]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,6 +63,9 @@ class Run:
     rows: Sequence[records.Row]
     ending: str | None = None
     """How the run ended if not as planned, in words."""
+    folder: Path | None = None
+    began: Sequence[int] = ()
+    """The numbers of the trials that it began with."""
 
     def has(self, quantity: str) -> bool:
         """Whether the records tell it anywhere."""

@@ -68,12 +68,17 @@ def _later(curve: Curve) -> Curve:
 
 def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
     curves, log_y = [shown_curve(run, measure, axis) for run in runs], words(measure).log
-    y_range = (None, _ceiling(curves)) if log_y else second_half(curves)
-    ends = [run.final(axis).mean for run in runs if run.has(axis)]
-    log_x = max(ends) > 5 * float(np.median(ends))  # else one that goes far would leave no room for the others
+    y_range = (None, ceiling(curves)) if log_y else second_half(curves)
+    log_x = far_apart(runs, axis)
     if log_x:
         curves = [_later(curve) for curve in curves]  # the start costs nothing, or a sample or two
     return Panel("", words(axis).label, words(measure).label, curves, log_x, log_y, y_range)
+
+
+def far_apart(runs: Sequence[Run], axis: str) -> bool:
+    """Whether an axis needs a log scale: one run that goes far would leave no room for the others."""
+    ends = [run.final(axis).mean for run in runs if run.has(axis)]
+    return max(ends) > 5 * float(np.median(ends))
 
 
 def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -87,7 +92,7 @@ def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _ceiling(curves: Sequence[Curve]) -> float | None:
+def ceiling(curves: Sequence[Curve]) -> float | None:
     """Where a log scale should end: below the start, if agents begin so far apart that it is ten times all the rest."""
     first = max(np.nanmax(curve.mean[:1], initial=0.0) for curve in curves)
     rest = max(np.nanmax(curve.mean[1:], initial=0.0) for curve in curves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from proxdasa.records import Row
@@ -32,6 +32,7 @@ WORDS = {
     "epochs": Words("epochs of samples"),
     "passes": Words("epochs incl. full gradients"),
     "rounds": Words("communication rounds"),
+    "vectors": Words("vectors to each neighbour"),
     "loss": Words("loss", "F(x̄)"),
     "objective": Words("objective", "F(x̄) + Ψ(x̄)"),
     "stationarity": Words("stationarity", "‖G(x̄, ∇F(x̄), γ)‖²"),
@@ -41,8 +42,17 @@ WORDS = {
     "accuracy": Words("test accuracy (%)", log=False),
     "lowest_accuracy": Words("worst agent's accuracy (%)", log=False),
     "test_loss": Words("test loss"),
+    "dual_gap": Words("dual gap", "‖z̄ − ∇F(x̄)‖²"),
+    "z_consensus": Words("disagreement on z", "‖Z − Z̄‖²/n"),
+    "certificate": Words("certificate", "‖G(x̄, z̄, γ)‖²"),
     "milliseconds": Words("ms per iteration"),
 }
+
+COSTS = (
+    "samples", "gradients", "full_gradients", "rounds", "vectors", "bytes",
+    "seconds", "computation", "communication", "waiting", "epochs",
+)  # fmt: skip
+"""What a row tells beside measures."""
 
 DERIVED: dict[str, Callable[[Row], float]] = {
     # A full gradient is one more pass over the agent's data; epochs count those of its samples.
@@ -51,6 +61,14 @@ DERIVED: dict[str, Callable[[Row], float]] = {
     "lowest_accuracy": lambda row: 100 * row.get("lowest_accuracy", math.nan),
     "milliseconds": lambda row: 1000 * row.get("seconds", math.nan) / row["k"] if row["k"] else math.nan,
 }
+
+
+def measures(rows: Iterable[Row]) -> list[str]:
+    """What was measured in any of the rows, in the order of `WORDS`; what is not listed there comes last."""
+    found = dict.fromkeys(name for row in rows for name, number in row.items() if isinstance(number, int | float))
+    named = [name for name in found if name not in ("trial", "k", *COSTS)]
+    order = list(WORDS)
+    return sorted(named, key=lambda name: order.index(name) if name in order else len(order))
 
 
 def words(name: str) -> Words:

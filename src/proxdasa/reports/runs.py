@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,25 +22,67 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     Those of one method are labelled by what differs between them, or by their folders if that is much or nothing. A
     sweep, whose trials differ in parameters, is one run for each combination of them.
     """
-    configs = {path: records.read_config(path) for path in folders}
-    rows = {path: records.read_rows(path) for path in folders}
+    return _runs({path: _read(path) for path in folders})
+
+
+def salvage(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs of those results folders that can be read, and what is wrong with the others or with a part of them."""
+    contents: dict[Path, _Contents] = {}
+    faults: list[str] = []
     for path in folders:
-        if not rows[path]:
-            raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                contents[path] = _read(path)
+            except (ValueError, OSError) as error:
+                faults.append(str(error))
+        faults += [str(warning.message) for warning in told]
+    if not contents:
+        raise ValueError("; ".join(faults) or "there are no results to report on")
+    return _runs(contents), faults
+
+
+_Contents = tuple[dict[str, Any], list[records.Row]]
+"""The configuration and the records of a results folder."""
+
+
+def _read(path: Path) -> _Contents:
+    """What a results folder holds, found to have what a report needs."""
+    config, rows = records.read_config(path), records.read_rows(path)
+    if not rows:
+        raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
+    for table, keys in {"facts": ("title", "agents"), "ending": ("iterations", "stopped", "diverged")}.items():
+        _check(path, config[table], keys, f" in {table}")
+    _check(path, config, ("trials", "iterations", "algorithm"))
+    for number, row in enumerate(rows, start=1):
+        if not {"trial", "k"} <= row.keys():
+            raise ValueError(f"{path / records.RECORDS}, line {number}: a record needs trial and k")
+    return config, rows
+
+
+def _check(path: Path, table: Any, keys: Sequence[str], where: str = "") -> None:
+    missing = set(keys) - set(table if isinstance(table, Mapping) else ())
+    if missing:
+        words = " and no ".join(sorted(missing))
+        raise ValueError(f"{path / records.CONFIG}: not the configuration of saved results: it has no {words}{where}")
+
+
+def _runs(contents: Mapping[Path, _Contents]) -> list[Run]:
     methods: dict[str, list[tuple[Path, _Part]]] = {}
-    for path, config in configs.items():
+    for path, (config, _) in contents.items():
         for part in _parts(config):
             methods.setdefault(part.config["facts"]["title"], []).append((path, part))
-    above = os.path.commonpath([path.resolve().parent for path in folders])  # resolved, so that "." has a name
+    above = os.path.commonpath([path.resolve().parent for path in contents])  # resolved, so that "." has a name
     runs = []
     for title, parts in methods.items():
         labels = _labels([part.config for _, part in parts])
         if not all(labels) or len(set(labels)) < len(labels) or max(map(len, labels)) > LONGEST_LABEL:
             labels = [", ".join([str(path.resolve().relative_to(above)), *part.values]) for path, part in parts]
         for (path, part), label in zip(parts, labels, strict=True):
-            mine = [row for row in rows[path] if row["trial"] in part.trials]
+            mine = [row for row in contents[path][1] if row["trial"] in part.trials]
             if mine:
-                runs.append(Run(title, label, part.config["facts"]["agents"], part.config, mine, _ending(part)))
+                agents, ending = part.config["facts"]["agents"], _ending(part)
+                runs.append(Run(title, label, agents, part.config, mine, ending, path, part.trials))
     return sorted(runs, key=lambda run: (run.title, run.agents))
 
 
@@ -84,7 +127,7 @@ def _ending(part: _Part) -> str | None:
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """For each run its settings that others do not share; the method is named elsewhere."""
-    flat = [_flatten({k: v for k, v in config.items() if k not in ("facts", "ending")}) for config in configs]
+    flat = [flatten({k: v for k, v in config.items() if k not in ("facts", "ending")}) for config in configs]
     for settings, config in zip(flat, configs, strict=True):
         settings.pop("algorithm.name", None)
         settings.pop("problem.agents", None)
@@ -102,11 +145,12 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [", ".join(f"{shown[key]} = {settings[key]}" for key in differing if key in settings) for settings in flat]
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by keys such as "algorithm.gamma"."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

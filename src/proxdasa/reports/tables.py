@@ -6,6 +6,7 @@ beside published values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,28 @@ class Table:
     target: float
     lines: list[Line]
     slopes: list[Slope]
+
+    @property
+    def title(self) -> str:
+        """What the table is about."""
+        return f"iterations k to a loss of {self.target:.4g}, and measures at the end"
+
+    def sheet(self) -> Sheet:
+        """The table as people read it, with the slopes as notes."""
+        columns = {
+            "method": "method",
+            "run": "run",
+            "iterations_to_target": "k to target",
+            "stationarity": "‖G‖² ± 95%",
+            "consensus": "consensus",
+            "loss": "loss",
+        }
+        notes = [
+            f"{slope.method}: iterations to target {_power(slope.iterations_to_target)}, "
+            f"final ‖G‖² {_power(slope.stationarity)}"
+            for slope in self.slopes
+        ]
+        return Sheet(columns, [_cells(line) for line in self.lines], notes)
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
@@ -105,6 +128,18 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
     if not all(np.isfinite(value) and value > 0 for value in values):
         return float("nan")
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
+
+
+def _cells(line: Line) -> list[str]:
+    reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
+    numbers = (line.stationarity, line.consensus, line.loss)
+    shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
+    shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
+    return [line.method, line.run, reached, *shown]
+
+
+def _power(exponent: float) -> str:
+    return "has no fit (a value is missing or 0)" if math.isnan(exponent) else f"∝ n^{exponent:.2f}"
 
 
 def write_csv(table: Table, path: Path) -> Path:

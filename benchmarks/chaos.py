@@ -1,0 +1,68 @@
+"""``make chaos``: runs whose processes are killed at random moments must end with the bits of one that is left alone.
+
+Every tenth is restarted by torchrun, the others by ``--max-restarts``. Each leaves a checkpoint in every iteration and
+suffers two kills, of which many fall into the writing of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.processes import check_same, commands, disturb, write_config
+
+ITERATIONS, KILLS = 60, 2
+
+
+def disturbed(seed: int, file: Path, folder: Path, undisturbed: Path) -> tuple[bool, list[str]]:
+    """Whether such a run ended with the same bits; what was done to it, and what it said if it did not."""
+    rng, results = random.Random(seed), folder / "results"
+    run = ("run", file, "-o", results, "--exact", "--checkpoint-every", 1)
+    size, deeds = rng.choice([2, 3, 4]), []
+    with commands(folder) as start:
+        if seed % 10 == 9:
+            options = ("--standalone", "--nproc-per-node", size, "--max-restarts", KILLS)
+            command = start("torchrun", *options, "-m", "proxdasa", *run)
+        else:
+            command = start("proxdasa", *run, "--processes", size, "--max-restarts", KILLS)
+        try:
+            while len(deeds) < KILLS and command.poll() is None:
+                deeds.append(disturb(command, results, rng, ITERATIONS))
+            command.ended()
+            check_same(results, undisturbed)
+        except (AssertionError, OSError) as error:
+            return False, [*deeds, f"{type(error).__name__}: {error}", command.text()]
+    return True, deeds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="that of the first run; the others follow it")
+    given = parser.parse_args()
+    began, failed = time.monotonic(), []
+    with tempfile.TemporaryDirectory(prefix="proxdasa-chaos-") as name:
+        folder = Path(name)
+        file = write_config(folder / "run.toml", iterations=ITERATIONS, observe_every=20)
+        with commands(folder) as start:
+            start("proxdasa", "run", file, "-o", folder / "undisturbed", "--exact").ended()
+        for seed in range(given.seed, given.seed + given.runs):
+            (folder / str(seed)).mkdir()
+            same, told = disturbed(seed, file, folder / str(seed), folder / "undisturbed")
+            failed += [] if same else [seed]
+            print(f"seed {seed}: {'same bits' if same else 'FAILED'}; {'; '.join(told)}", flush=True)
+    minutes = (time.monotonic() - began) / 60
+    print(f"{given.runs - len(failed)} of {given.runs} runs ended with the same bits, in {minutes:.1f} minutes")
+    if failed:
+        print(
+            f"failed: seeds {', '.join(map(str, failed))}; to repeat one: python -m benchmarks.chaos --runs 1 --seed N"
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

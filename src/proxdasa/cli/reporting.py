@@ -1,0 +1,76 @@
+"""The command report: what results folders hold, as table, figure and page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxdasa import experiments, records, reports
+from proxdasa.cli.display import input_errors, show_report, show_warning
+from proxdasa.loop import CHECKPOINTS
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that hold several.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss, less in short runs."),
+    ] = None,
+    html: Annotated[
+        bool,
+        typer.Option("--html", help="In place of the figure, write one page for a browser, to look at and to share."),
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the files; default: that of the results, or . for several."),
+    ] = None,
+) -> None:
+    """Draw the figure and print the table of finished runs, from their records alone.
+
+    What cannot be read is named and left out.
+    """
+    with input_errors():
+        found, missing = _find(folders)
+        runs, faults = reports.salvage(found)
+        faults = missing + faults
+        for fault in faults:
+            show_warning(fault)
+        place = output or (folders[0] if len(folders) == 1 else Path())
+        summary = reports.summarise(runs, target)
+        if html:
+            title = ", ".join(folder.resolve().name for folder in folders)
+            page = reports.write_page(
+                place / "report.html", title, runs, summary, lambda config: experiments.network(config).edges, faults
+            )
+            written = {"page": page}
+        else:
+            written = {"figure": reports.draw(runs, place / "report.png")}
+        written["table"] = reports.write_csv(summary, place / "report.csv")
+    show_report(runs, summary, written)
+
+
+def _find(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+    """The results at or below some folders, each once, and what there should have been more."""
+    found: dict[Path, Path] = {}
+    missing: list[str] = []
+    for folder in folders:
+        begun = [place.parents[1] for place in sorted(folder.glob(f"**/{CHECKPOINTS}/{records.CONFIG}"))]
+        unfinished = [
+            f"{run} holds checkpoints of a run and no records yet; unless it is still running, "
+            f"proxdasa resume {run} goes on with it"
+            for run in begun
+            if not (run / records.RECORDS).exists()
+        ]
+        missing += unfinished
+        try:
+            found |= {path.resolve(): path for path in records.find_results(folder)}
+        except FileNotFoundError as error:
+            if not folder.is_dir():
+                raise
+            missing += [] if unfinished else [str(error)]
+    if not found:
+        raise FileNotFoundError("; ".join(missing))
+    return list(found.values()), missing

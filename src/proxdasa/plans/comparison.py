@@ -1,0 +1,31 @@
+"""One graph with every weighting, side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from proxdasa.networks import WEIGHTINGS, Network, fastest, from_graph
+
+MOST_AGENTS = 50
+"""The fastest weights of larger graphs take too long to be computed in passing."""
+
+
+def weightings(network: Network) -> tuple[dict[str, Network], dict[str, str]]:
+    """The graph of a network with each of `networks.WEIGHTINGS`, and why some do not fit it.
+
+    Where its own weights are none of these, they come first.
+    """
+    made: dict[str, Network] = {}
+    refused: dict[str, str] = {}
+    for weights in WEIGHTINGS:
+        if weights is fastest and network.n > MOST_AGENTS:
+            refused[weights.__name__] = f"left out above {MOST_AGENTS} agents, where it takes minutes"
+            continue
+        try:
+            made[weights.__name__] = from_graph(network.graph, weights=weights)
+        except ModuleNotFoundError as error:
+            refused[weights.__name__] = str(error)
+        except ValueError as error:
+            refused[weights.__name__] = str(error).removeprefix("from_graph: ").partition(":")[0]
+    known = any(np.allclose((other.W - network.W).data, 0, atol=1e-9) for other in made.values())
+    return (made if known else {"its own": network} | made), refused

@@ -1,0 +1,227 @@
+"""The plan of a run before it is made: what a network does to m, α, the transient time and the messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa.contracts import Algorithm, Problem
+from proxdasa.engines.halo import HEADER
+from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.mixing.gossip import ceil
+from proxdasa.networks import Network
+from proxdasa.networks.spectrum import DENSE_LIMIT
+from proxdasa.plans.smoothness import estimate_lipschitz
+from proxdasa.plans.theory import bound, conditions, contraction, strictest, varrho
+from proxdasa.records import describe
+from proxdasa.schedules import check_count, check_positive
+
+TRACKING: dict[Any, bool] = {ProxDASA: False, ProxDASAGT: True}
+"""The methods that the paper's theory is about, and whether they track gradients."""
+
+WORK = 30_000_000
+"""Rows times rounds that a measurement may take: seconds."""
+
+
+@dataclass(frozen=True)
+class MixingPlan:
+    """One way to mix, and what follows from it."""
+
+    mixing: str
+    """The protocol: gossip or Chebyshev."""
+    rule: str
+    """Where m comes from."""
+    m: int
+    """Communication rounds in an iteration."""
+    predicted: float
+    """The paper's bound on what is left of a disagreement: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1)."""
+    measured: float | None
+    """What the protocol leaves of the worst disagreement: its largest value at the eigenvalues of W. On networks of
+    more than 512 agents, what it leaves of a random one, which is less; nothing where that would take too long."""
+    varrho: float
+    """ϱ(m), with ρ^m for gossip and what Chebyshev mixing really leaves, 1/T_m(1/ρ), in its place (Theorem 1)."""
+    alpha_limit: float | None
+    """The largest α_k that meets the theory's conditions as far as γ and L are known (Lemmas 7, 8 and 11)."""
+    condition: str | None
+    """The condition that decides about it, and its place in the paper."""
+    K_0: int | None
+    """The iterations from which on √(n/K) meets the conditions: n/α² for the largest α."""
+    K_T: float | None
+    """The transient time max{K_0, n³ ϱ(m)}, an order of magnitude: the paper leaves its constant open (Corollary)."""
+    vectors: int
+    """Vectors that an agent sends to each neighbour in an iteration."""
+    megabytes: float | None
+    """10⁶ bytes that an agent sends in an iteration, on average over the agents, if each is a process of its own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network, a method, and the ways to mix."""
+
+    network: str
+    method: str
+    n: int
+    """Agents."""
+    edges: int
+    degrees: tuple[int, float, int]
+    """The fewest neighbours that an agent has, the mean, and the most."""
+    rho: float
+    """ρ = max(|λ₂|, |λ_n|) of W (Assumption 1)."""
+    gap: float
+    """The spectral gap 1 − ρ."""
+    K: int | None
+    """Iterations."""
+    alpha: float | None
+    """min{√(n/K), 1}, the theory's step size for K iterations (Theorem 1)."""
+    gamma: float | None
+    """As given, or 1/L (Theorem 1)."""
+    L: float | None
+    """The Lipschitz constant of the gradients: given, or estimated."""
+    L_estimated: bool
+    """An estimate is a lower bound (`estimate_lipschitz`), so what follows from it may allow too much."""
+    d: int | None
+    """The dimension of x."""
+    mixings: tuple[MixingPlan, ...]
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        plain: dict[str, Any] = describe(dataclasses.asdict(self))
+        return plain
+
+
+def plan(
+    network: Network,
+    method: type[Algorithm] = ProxDASA,
+    *,
+    K: int | None = None,
+    gamma: float | None = None,
+    L: float | None = None,
+    d: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    problem: Problem | None = None,
+    mixing: Gossip | Chebyshev | None = None,
+) -> Plan:
+    """What to expect of a network before anything runs on it.
+
+    Args:
+        network: the graph and its weights, for example ``networks.ring(16)``.
+        method: the class of the method; step sizes and transient times are known of Prox-DASA and Prox-DASA-GT.
+        K: iterations, for α = √(n/K).
+        gamma: γ; if L is known, 1/L by default.
+        L: the Lipschitz constant of the gradients. Without it only the conditions that do not need it are looked at.
+        d: the dimension, for the size of messages.
+        dtype: the floating-point type of what is sent.
+        problem: gives d and the type, and an estimate of L unless that is given. The estimate is a lower bound and
+            takes some full gradients: see `estimate_lipschitz`.
+        mixing: a protocol to look at besides those of the paper's rules.
+    """
+    for name, value in {"gamma": gamma, "L": L}.items():
+        if value is not None:
+            check_positive(value, name)
+    for name, count in {"K": K, "d": d}.items():
+        if count is not None:
+            check_count(count, name)
+    if problem is not None and problem.agents != network.n:
+        raise ValueError(f"{network.label} has {network.n} agents, but the problem {problem.agents}; accepted: as many")
+    estimated = problem is not None and L is None
+    if problem is not None:
+        d, dtype = problem.dim, problem.dtype
+        L = estimate_lipschitz(problem) if L is None else L
+    if gamma is None and L is not None:
+        gamma = 1 / L
+    ways = rules(network.rho)
+    if mixing and _protocol(mixing, network) not in (_protocol(way, network) for way in ways.values()):
+        ways["as given"] = mixing
+    rows = tuple(_mixing_plan(network, method, rule, way, gamma, L, d, dtype) for rule, way in ways.items())
+    degrees = network.degrees
+    return Plan(
+        network=network.label,
+        method=method.facts.title,
+        n=network.n,
+        edges=len(network.edges),
+        degrees=(int(degrees.min()), float(degrees.mean()), int(degrees.max())),
+        rho=network.rho,
+        gap=1 - network.rho,
+        K=K,
+        alpha=None if K is None else min(math.sqrt(network.n / K), 1.0),
+        gamma=gamma,
+        L=L,
+        L_estimated=estimated,
+        d=d,
+        mixings=rows,
+    )
+
+
+def rules(rho: float) -> dict[str, Gossip | Chebyshev]:
+    """The paper's rules for m: one round, ϱ(m) ≤ 1 (Section 4.3), and those of the remark on transient time."""
+    return {
+        "1": Gossip(1),
+        "⌈log 3/(2(1 − ρ))⌉": Gossip(ceil(math.log(3) / (2 * (1 - rho)))),
+        "⌈1/(1 − ρ)⌉": Gossip("auto"),
+        "⌈1/√(1 − ρ)⌉": Chebyshev("auto"),
+    }
+
+
+def measure(network: Network, mixing: Gossip | Chebyshev) -> float | None:
+    """What the protocol itself leaves of a disagreement: of the worst in small networks, of a random one in large.
+
+    Mixing is a polynomial in W, so the worst is its largest value at the eigenvalues of W but λ₁ = 1.
+    """
+    if network.n == 1:
+        return 0.0
+    if mixing.rounds_for(network.rho) * max(network.n, DENSE_LIMIT) > WORK:
+        return None
+    if network.n <= DENSE_LIMIT:
+        λ = torch.from_numpy(np.linalg.eigvalsh(network.W.toarray())[:-1])
+        return float(mixing(lambda x: λ * x, torch.ones_like(λ), network.rho).abs().max())
+    X = np.random.default_rng(0).standard_normal((network.n, 4))
+    x = torch.from_numpy(X - X.mean(axis=0))
+
+    def apply(x: Tensor) -> Tensor:
+        return torch.from_numpy(network.W @ x.numpy())
+
+    return float(mixing(apply, x, network.rho).norm() / x.norm())
+
+
+def _protocol(mixing: Gossip | Chebyshev, network: Network) -> tuple[str, int]:
+    """Name and m."""
+    return "Chebyshev" if isinstance(mixing, Chebyshev) else "gossip", mixing.rounds_for(network.rho)
+
+
+def _mixing_plan(
+    network: Network,
+    method: type[Algorithm],
+    rule: str,
+    mixing: Gossip | Chebyshev,
+    gamma: float | None,
+    L: float | None,
+    d: int | None,
+    dtype: torch.dtype,
+) -> MixingPlan:
+    rho, facts, (name, m) = network.rho, method.facts, _protocol(mixing, network)
+    ϱ = varrho(contraction(mixing, rho))
+    decisive = strictest(conditions(TRACKING[method], ϱ, gamma, L)) if method in TRACKING else None
+    K_0 = None if decisive is None else ceil(network.n / decisive.limit**2)
+    rounds = m if facts.mixes else 1
+    message = None if d is None else (facts.vectors * d + HEADER) * dtype.itemsize
+    return MixingPlan(
+        mixing=name,
+        rule=rule,
+        m=m,
+        predicted=bound(mixing, rho),
+        measured=measure(network, mixing),
+        varrho=ϱ,
+        alpha_limit=None if decisive is None else decisive.limit,
+        condition=None if decisive is None else f"{decisive.text} ({decisive.place})",
+        K_0=K_0,
+        K_T=None if K_0 is None else max(K_0, network.n**3 * ϱ),
+        vectors=facts.vectors * rounds,
+        megabytes=None if message is None else rounds * float(network.degrees.mean()) * message / 1e6,
+    )

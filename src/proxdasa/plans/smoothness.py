@@ -1,0 +1,34 @@
+"""How fast the gradients of a problem change: an estimate of L, the constant that the theory's step sizes need."""
+
+from __future__ import annotations
+
+import torch
+
+from proxdasa.contracts import Problem
+
+STEP = 1e-4
+"""How far apart the two points of a difference are, relative to the norm of x or 1."""
+
+
+def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> float:
+    """A lower bound on L = max_i L_i, where ‖∇F_i(x) − ∇F_i(y)‖ ≤ L_i ‖x − y‖ (Assumption 2).
+
+        v ← ∇F_i(x + h v) − ∇F_i(x),  normalised;   L_i ≥ ‖∇F_i(x + h v) − ∇F_i(x)‖ / h for ‖v‖ = 1
+
+    Power iteration on the Hessians at the problem's x⁰, by differences and for all agents at once. The quotient never
+    exceeds L_i, and settles at the largest curvature near x⁰; elsewhere it may be larger, or have no bound at all, as
+    that of phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
+    """
+    problem = problem.to(torch.float64)
+    x = problem.start(seed, 1).to(torch.float64).expand(1, problem.agents, problem.dim)
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(x.shape, dtype=x.dtype, generator=generator)
+    h = STEP * x.norm(dim=-1, keepdim=True).clamp(min=1.0)
+    here, largest = problem.evaluate(x).grad, 0.0
+    for _ in range(steps):
+        v = torch.nn.functional.normalize(v, dim=-1)
+        v = (problem.evaluate(x + h * v).grad - here) / h
+        largest = max(largest, float(v.norm(dim=-1).max()))
+    if not 0 < largest < float("inf"):
+        raise ValueError(f"L cannot be estimated: gradients near the starting point differ by {largest:g} times h")
+    return largest

@@ -1,0 +1,193 @@
+"""One page about some runs, to look at and to share: a file that a browser shows without a network.
+
+Everything on it is data: `contents` says what, and the script of ``page.html`` draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import to_hex
+
+from proxdasa.reports.curves import Array, Curve, Run, names
+from proxdasa.reports.drawings import Edges, disagreement, drawing
+from proxdasa.reports.endings import differences, diverged, times
+from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
+from proxdasa.reports.panels import PALETTE, STYLES
+from proxdasa.reports.quantities import measures, words
+from proxdasa.reports.runs import flatten
+from proxdasa.reports.sheets import text
+from proxdasa.reports.tables import Table
+
+Plain = dict[str, Any]
+"""A part of the page's data, ready for JSON."""
+
+AXES = ("k", "epochs", "passes", "rounds", "vectors", "seconds")
+MOST_POINTS = 500
+"""Points of a curve, more than which no screen shows."""
+MOST_NUMBERS = 150_000
+"""Numbers of all curves together; they take about nine characters each, and a page is to be small enough to send."""
+DASHES = dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))
+"""matplotlib's line styles as SVG has them."""
+DATA = "__DATA__"
+"""The place in the template."""
+
+
+def write_page(
+    path: Path, title: str, runs: Sequence[Run], summary: Table, edges: Edges, faults: Sequence[str] = ()
+) -> Path:
+    """Write the page of some runs; ``edges`` knows their networks, ``faults`` are what could not be read."""
+    data = json.dumps(contents(title, runs, summary, edges, faults), allow_nan=False, separators=(",", ":"))
+    template = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A label with "</script>" in it would end the data, and what follows would be the page's.
+    path.write_text(template.replace(DATA, data.replace("<", "\\u003c")), encoding="utf-8")
+    return path
+
+
+def contents(title: str, runs: Sequence[Run], summary: Table, edges: Edges, faults: Sequence[str]) -> Plain:
+    """All that the page shows, as plain values."""
+    recorded = [measure for measure in measures(row for run in runs for row in run.rows) if _any(runs, measure)]
+    axes = [axis for axis in AXES if _any(runs, axis)]
+    if "passes" in axes and not _any_differ(runs):
+        axes.remove("passes")
+    points = min(MOST_POINTS, max(2, MOST_NUMBERS // (len(runs) * (3 * len(recorded) + len(axes)))))
+    thin = [_thinned(run, points) for run in runs]
+    networks = {repr(run.config.get("network")): run for run in reversed(runs)}
+    settings = [_settings(run) for run in runs]
+    shared = {key: value for key, value in settings[0].items() if all(own.get(key) == value for own in settings)}
+    named, sheet = names(runs), summary.sheet()
+    return {
+        "title": title,
+        "tiles": _tiles(runs),
+        "ends": _ends(runs, named),
+        "table": {"title": summary.title, "columns": list(sheet.columns.values()), "rows": sheet.texts()},
+        "notes": list(sheet.notes),
+        "axes": [{"key": axis, "label": words(axis).label, "log": far_apart(runs, axis)} for axis in axes],
+        "measures": [{"key": key, **words(key)._asdict()} for key in recorded],
+        "thinned": any(len(few.rows) < len(run.rows) for few, run in zip(thin, runs, strict=True)),
+        "shared": shared,
+        "runs": [
+            {
+                "name": named[i],
+                "colour": PALETTE[i % len(PALETTE)].replace("#000000", "currentColor"),  # black on white only
+                "dash": DASHES[STYLES[i // len(PALETTE) % len(STYLES)]],
+                "trials": run.trials,
+                "x": {axis: _plain(thin[i].curve(axis).mean, 7) for axis in axes if thin[i].has(axis)},
+                "curves": {key: _curve(thin[i], key) for key in recorded if thin[i].has(key)},
+                "settings": {key: value for key, value in settings[i].items() if key not in shared},
+                "differences": differences(run),
+                "diverged": bool(diverged(run)),
+                "times": times(run),
+                "network": list(networks).index(repr(run.config.get("network"))),
+                **_errors(run),
+            }
+            for i, run in enumerate(runs)
+        ],
+        "networks": [drawing(run, edges) for run in networks.values()],
+        "colours": [to_hex(colour) for colour in mpl.colormaps["viridis"](np.linspace(0, 1, 17))],
+        "faults": list(faults),
+    }
+
+
+def _any(runs: Sequence[Run], quantity: str) -> bool:
+    return any(run.has(quantity) for run in runs)
+
+
+def _any_differ(runs: Sequence[Run]) -> bool:
+    """Whether full gradients make passes over the data other than epochs of samples."""
+    return any(row.get("full_gradients") for run in runs for row in run.rows)
+
+
+def _thinned(run: Run, points: int) -> Run:
+    """The run with so many observations at most, the first and the last among them."""
+    ks = list(dict.fromkeys(row["k"] for row in run.rows))
+    chosen = {ks[i] for i in np.linspace(0, len(ks) - 1, min(points, len(ks))).round().astype(int)}
+    return replace(run, rows=[row for row in run.rows if row["k"] in chosen])
+
+
+def _curve(run: Run, measure: str) -> Plain:
+    """Means, half widths and smallest trials, and from where to where to look at them on either scale."""
+    curve = shown_curve(run, measure)
+    hidden = [None] * (len(run.curve("k").x) - len(curve.x))
+    plain: Plain = {"mean": hidden + _plain(curve.mean), "linear": list(second_half([curve])), "log": _log_range(curve)}
+    if np.isfinite(curve.half).any():
+        plain |= {"half": hidden + _plain(curve.half), "lowest": hidden + _plain(curve.lowest)}
+    return plain
+
+
+def _log_range(curve: Curve) -> tuple[float, float] | None:
+    mean = curve.mean[np.isfinite(curve.mean)]
+    if (mean < 0).any() or not (mean > 0).any():
+        return None
+    return float(mean[mean > 0].min()), ceiling([curve]) or float(mean.max())
+
+
+def _plain(numbers: Array, digits: int = 5) -> list[float | None]:
+    """Numbers as short as may be; JSON has no NaN."""
+    short = [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers.tolist()]
+    return [int(number) if number is not None and number.is_integer() else number for number in short]
+
+
+def _errors(run: Run) -> Plain:
+    try:
+        return {"errors": _plain(np.array(disagreement(run)))}
+    except (ValueError, OSError) as error:
+        return {"unknown": str(error)}
+
+
+def _settings(run: Run) -> dict[str, str]:
+    config = {key: value for key, value in run.config.items() if key != "ending"}
+    return {key: _words(value) for key, value in flatten(config).items() if key != "facts.title"}
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _tiles(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """The size of it all, as (what, how many)."""
+    seconds: Mapping[Any, float] = {run.folder or i: run.rows[-1].get("seconds", 0.0) for i, run in enumerate(runs)}
+    return [
+        ("runs", str(len(runs))),
+        ("methods", str(len({run.title for run in runs}))),
+        ("agents", _from_to(run.agents for run in runs)),
+        ("iterations", _from_to(run.rows[-1]["k"] for run in runs)),
+        ("trials", _from_to(run.trials for run in runs)),
+        ("time", _duration(sum(seconds.values()))),
+    ]
+
+
+def _from_to(numbers: Any) -> str:
+    different = sorted(set(numbers))
+    ends = different[:: len(different) - 1] if len(different) > 1 else different
+    return " to ".join(f"{number:,}" for number in ends)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _ends(runs: Sequence[Run], named: Sequence[str]) -> list[Plain]:
+    """The best run at the end by loss, stationarity and accuracy, with its mean over trials."""
+    best = []
+    for measure, sign in {"loss": 1, "stationarity": 1, "accuracy": -1}.items():
+        ends = [(sign * end.mean, i) for i, run in enumerate(runs) if np.isfinite((end := run.final(measure)).mean)]
+        if ends:
+            i = min(ends)[1]
+            rank = ("lowest " if sign > 0 else "highest ") if len(runs) > 1 else ""
+            what = f"{rank}final {words(measure).name}"
+            best.append({"what": what, "value": text(runs[i].final(measure)).partition(" [")[0], "run": named[i]})
+    return best

@@ -1,0 +1,214 @@
+"""The report page in a real browser: curves are there, switches work, nothing is fetched and nothing complained of."""
+
+import shutil
+import warnings
+
+import pytest
+import torch
+
+from tests.results import save, write
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install .[test]")
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="no Chromium with its driver on this machine; on Debian: apt-get install chromium chromium-driver",
+)
+
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+EVIL = "</script><img src=x onerror=document.title='broken'>"
+LAPTOP, PHONE = (1280, 800), (375, 812)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = ChromeOptions()
+    options.binary_location = CHROMIUM
+    for argument in QUIET:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = Chrome(options=options, service=ChromeService(DRIVER))
+    yield driver
+    with warnings.catch_warnings(action="ignore"):  # sockets of selenium's own
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Three runs: one smooth, one that diverged, one whose name would break out of the data; and a folder cut short."""
+    folder = tmp_path_factory.mktemp("page")
+    smooth = [[4.0 / (1 + i), 5.0 / (1 + i)] for i in range(20)]
+    accuracy = {"accuracy": lambda i: 0.5 + 0.02 * i}
+    ending = {
+        "iterations": 30,
+        "stopped": "diverged",
+        "diverged": {str(t): {"agent": 2, "iteration": 25} for t in (0, 1)},
+    }
+    folders = [
+        save(folder / "a", "Smooth", losses=smooth, more=accuracy),
+        save(folder / "b", EVIL, losses=[[2 * value for value in values] for values in smooth]),
+        save(
+            folder / "c", "Wild", losses=[[1.0, 2.0], [1e9, 2e9], [1e30, 2e30]], x=torch.zeros(2, 4, 1), ending=ending
+        ),
+        save(folder / "d", "Lost"),
+    ]
+    (folders[3] / "records.jsonl").write_text('{"trial": 0,')
+    return write(folder / "report.html", folders, "Some runs")
+
+
+@pytest.fixture
+def show(browser, page):
+    """Opens the page on a screen of some size, in light or dark; afterwards looks for complaints and requests."""
+
+    def show(size=LAPTOP, scheme="light"):
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.get(page.as_uri())
+        WebDriverWait(browser, 20).until(lambda _: all_of(browser, ".chart .plot > svg"))
+        return browser
+
+    yield show
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert not browser.execute_script(
+        "return /NaN|Infinity|undefined|\\[object|>null</.test(document.querySelector('main').innerHTML)"
+    )
+
+
+def all_of(browser, selector):
+    return browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+def one(browser, selector):
+    (found,) = all_of(browser, selector)
+    return found
+
+
+def curves(browser, measure):
+    """The paths of a chart by the run they belong to."""
+    groups = all_of(browser, f"[data-measure={measure}] g.run")
+    return {
+        group.get_attribute("data-run"): group.find_element(By.TAG_NAME, "path").get_attribute("d") for group in groups
+    }
+
+
+def ticks(browser, measure):
+    return [text.text for text in all_of(browser, f"[data-measure={measure}] .plot > svg text")]
+
+
+def height_of(browser, measure, run, point):
+    """How high a point of a curve stands, in pixels from the top."""
+    return float(curves(browser, measure)[run].lstrip("M").split("L")[point].split()[1])
+
+
+def test_everything_is_on_the_page(show):
+    browser = show()
+    assert browser.title == "Some runs · proxdasa report"
+    assert [chart.get_attribute("data-measure") for chart in all_of(browser, ".chart")] == [
+        "loss",
+        "consensus",
+        "accuracy",
+    ]
+    assert set(curves(browser, "loss")) == {"Smooth", EVIL, "Wild"}
+    assert curves(browser, "loss")["Smooth"].count("L") == 19
+    assert set(curves(browser, "accuracy")) == {"Smooth"}
+    assert len(all_of(browser, "[data-measure=loss] .band")) == 3
+    assert [row.text.split()[0] for row in all_of(browser, "#table tbody tr")] == [
+        EVIL.partition(" ")[0],
+        "Smooth",
+        "Wild",
+    ]
+    plan = one(browser, "#plan").text
+    assert "2 of 2 trials diverged" in plan
+    assert "the last line is cut short" in plan
+    assert "1 run did not go as planned" in one(browser, "[role=note]").text
+    assert "gamma\n0.1" in one(browser, "#configuration").text
+    assert len(all_of(browser, ".agent")) == len(all_of(browser, ".edge")) == 4
+
+
+def test_what_diverged_does_not_hide_the_rest(show):
+    browser = show()
+    plot = one(browser, "[data-measure=loss] .plot").size["height"]
+    assert height_of(browser, "loss", "Smooth", -1) - height_of(browser, "loss", "Smooth", 0) > plot / 3
+    assert height_of(browser, "loss", "Wild", -1) < 0
+
+
+def test_switches(show):
+    browser = show()
+    before, log_ticks = curves(browser, "loss"), ticks(browser, "loss")
+    one(browser, ".legend [data-run=Smooth]").click()
+    assert set(curves(browser, "loss")) == {EVIL, "Wild"}
+    assert one(browser, ".legend [data-run=Smooth]").get_attribute("aria-pressed") == "false"
+    nothing, everything = (
+        next(b for b in all_of(browser, ".legend button") if b.text == word) for word in ("none", "all")
+    )
+    nothing.click()
+    assert curves(browser, "loss") == {}
+    everything.click()
+    assert curves(browser, "loss") == before
+    scale = one(browser, "[data-measure=loss] header button:first-of-type")
+    assert scale.text == "log"
+    scale.click()
+    assert (scale.text, scale.get_attribute("aria-pressed")) == ("linear", "false")
+    assert ticks(browser, "loss") != log_ticks
+    assert curves(browser, "loss") != before
+    scale.click()
+    Select(one(browser, "#axis")).select_by_value("seconds")
+    assert ticks(browser, "loss")[-1] == "simulation of all trials (s)"
+    one(browser, "#log-x").click()
+    assert curves(browser, "loss")["Smooth"].count("L") == 18  # no logarithm of 0
+    narrow = one(browser, "[data-measure=loss] .plot > svg").size["width"]
+    one(browser, "[data-measure=loss] header button:last-of-type").click()
+    WebDriverWait(browser, 20).until(
+        lambda _: one(browser, "[data-measure=loss] .plot > svg").size["width"] > 2 * narrow
+    )
+
+
+def test_values_are_told_to_the_mouse_and_to_the_keyboard(show):
+    browser = show()
+    plot = one(browser, "[data-measure=loss] .plot > svg")
+    ActionChains(browser).move_to_element(plot).perform()
+    tip = one(browser, "[data-measure=loss] .tip").text
+    assert tip.startswith("iteration k: 80\nWild (at 20) 1.5·10³⁰ ± ")
+    assert tip.endswith("\nSmooth 0.5 ± 0.71")
+    plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT)
+    spoken = one(browser, "#spoken").get_attribute("textContent")
+    assert "iteration k 10: " in spoken
+    assert "Smooth 2.25 ± 3.2" in spoken
+    plot.send_keys(Keys.ESCAPE)
+    assert not all_of(browser, "[data-measure=loss] .tip")
+    ActionChains(browser).move_to_element(one(browser, "[data-agent='3']")).perform()
+    assert one(browser, "#network .tip").text == "agent 3\n2 neighbours\n‖x − x̄‖² = 2.25"
+    assert len(all_of(browser, ".edge.near")) == 2
+    one(browser, "svg.graph").send_keys(Keys.ARROW_RIGHT)
+    assert "agent 0, 2 neighbours" in one(browser, "#spoken").get_attribute("textContent")
+    assert "Mean over agents: 0\n" not in one(browser, "#network").text + "\n"
+    Select(one(browser, "#network-run")).select_by_visible_text("Wild")
+    assert "Mean over agents: 0\n" in one(browser, "#network").text + "\n"
+
+
+@pytest.mark.parametrize("size", [LAPTOP, PHONE])
+def test_it_fits_the_screen_in_light_and_dark(show, size):
+    grounds = []
+    for scheme in ("light", "dark"):
+        browser = show(size, scheme)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+        assert browser.execute_script("return document.documentElement.clientWidth") > size[0] - 20
+        ground = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        one(browser, "#theme").click()
+        other = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        grounds.append((ground, other))
+    (light, dark), (also_dark, also_light) = grounds
+    assert (light, dark) == (also_light, also_dark)
+    assert light != dark

@@ -1,0 +1,56 @@
+"""The doctor: says what is there, and has a cure for what is not."""
+
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from proxdasa.cli import app, doctor
+
+examine = sys.modules["proxdasa.cli.doctor"]
+
+
+def test_this_machine_is_well():
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("ok      Python 3.")
+    assert "ok      two processes exchange messages by gloo on the loopback interface" in lines
+    assert sum(not line.startswith("        cure: ") for line in lines) == len(examine.CHECKS)
+
+
+def test_a_complaint_of_something_needed_is_the_exit_code(monkeypatch):
+    bad, fair = examine.Finding("no air", "open a window"), examine.Finding("no tea", "boil water", needed=False)
+    monkeypatch.setattr(examine, "CHECKS", (lambda: bad, lambda: fair))
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert done.stdout == ("FAILED  no air\n        cure: open a window\nmissing no tea\n        cure: boil water\n")
+    monkeypatch.setattr(examine, "CHECKS", (lambda: fair,))
+    assert CliRunner().invoke(app, ["doctor"]).exit_code == 0
+    assert callable(doctor)
+
+
+@pytest.mark.parametrize(
+    ("check", "patch", "cure"),
+    [
+        ("_threads", (torch, "get_num_threads", lambda: 10**6), "set OMP_NUM_THREADS="),
+        ("_gloo", (examine, "launch", lambda *_: 3), "ip link set lo up"),
+        ("_gloo", (torch.distributed, "is_gloo_available", lambda: False), "another build of PyTorch"),
+        ("_mpi", (examine.importlib.util, "find_spec", lambda _: None), "pip install proxdasa[mpi]"),
+        ("_mpi", (subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1\n1\n")), "the mpiexec of the library"),
+        ("_compiler", (shutil, "which", lambda _: None), "install g++"),
+        ("_disk", (shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20)), "make room"),
+        ("_data", (examine.data, "listing", lambda _: [("a9a", "a9a.bz2", False)]), "proxdasa data fetch a9a"),
+        ("_sklearn", (examine.importlib.util, "find_spec", lambda _: None), "pip install proxdasa[data]"),
+    ],
+)
+def test_cures(check, patch, cure, monkeypatch):
+    if patch[0] is subprocess:
+        pytest.importorskip("mpi4py", reason="needs mpi4py")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(*patch)
+    assert cure in getattr(examine, check)().cure

@@ -1,0 +1,322 @@
+"""What happens when something dies: a run goes on with the same bits, or ends with words that name who is missed."""
+
+import os
+import pickle
+import random
+import re
+import shutil
+import signal
+
+import pytest
+import torch
+
+from proxdasa.engines import Alone
+from proxdasa.engines.neighbourhood import Neighbourhood
+from proxdasa.mixing import Gossip
+from proxdasa.networks import ring
+from tests.processes import LINUX, LOOPBACK, check_same, commands, disturb, listeners, newest, program, write_config
+
+pytestmark = LINUX
+ITERATIONS = 40
+RUN = ("--exact", "--checkpoint-every", 1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A configuration file, ``run.toml``, and the results of its run, ``results``."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    with commands(folder) as start:
+        file = write_config(folder / "run.toml", iterations=ITERATIONS, observe_every=20)
+        start("proxdasa", "run", file, "-o", folder / "results", "--exact").ended()
+    return folder
+
+
+@pytest.fixture
+def start(tmp_path):
+    with commands(tmp_path) as start:
+        yield start
+
+
+# killed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, undisturbed, tmp_path):
+    rng, results = random.Random(seed), tmp_path / "results"
+    options = ("--processes", 3, "--max-restarts", 4)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
+    deeds = [disturb(command, results, rng, ITERATIONS) for _ in range(2) if command.poll() is None]
+    text = command.ended()
+    check_same(results, undisturbed / "results")
+    assert text.count("signal SIGKILL; starting again from the last checkpoint") == len(deeds), (deeds, text)
+
+
+def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.workers()[1], signal.SIGKILL)
+    lines = command.ended(3).splitlines()
+    # Process 1 holds the agents 2 and 3.
+    assert re.fullmatch(
+        r"error: agent \d has no message of agent [23] in iteration \d+: its process has ended", lines[0]
+    )
+    assert lines[1:] == [
+        "a process ended with signal SIGKILL",
+        f"proxdasa resume {results} goes on from the last checkpoint",
+    ]
+    start("proxdasa", "resume", results, "--processes", 2).ended()
+    check_same(results, undisturbed / "results")
+
+
+def test_torchrun_restarts_a_run_whose_processes_are_killed(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    options = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
+    command = start("torchrun", *options, "-m", "proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN)
+    command.until(lambda: newest(results) >= 5)
+    killed = command.workers()
+    heard = [listeners(pid) for pid in killed]  # torchrun itself listens for other machines
+    assert all(found and found <= LOOPBACK for found in heard), heard
+    os.kill(killed[0], signal.SIGKILL)
+    k = newest(results)
+    command.until(lambda: newest(results) > k + 1)
+    assert not set(command.workers()) & set(killed)
+    os.kill(command.pid, signal.SIGTERM)
+    assert "interrupted after" in command.ended(*range(256)), "with whatever code torchrun has for it"
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_path):
+    file = write_config(tmp_path / "run.toml", iterations=10**6)
+    command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
+    command.until(lambda: len(command.workers()) == 2)
+    os.kill(command.workers()[1], signal.SIGKILL)
+    assert "there is no checkpoint to go on from; --checkpoint-every leaves some" in command.ended(3)
+
+
+# silent
+
+
+def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    options = ("--processes", 4, "--timeout", 2, "--max-restarts", 1)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.workers()[2], signal.SIGSTOP)
+    command.until(lambda: "starting again" in command.text())
+    silent, again = command.text().splitlines()
+    # Process 2 holds agent 3. Others wait for processes that wait for it, and are not to blame those.
+    assert re.fullmatch(r"error: agent \d has no message of agent 3 in iteration \d+: silent for 2 s", silent)
+    assert again == "a process ended with exit code 3; starting again from the last checkpoint (1 of 1)"
+
+    command.until(lambda: len(command.workers()) == 4)
+    k = newest(results)
+    command.until(lambda: newest(results) > k)
+    os.kill(command.workers()[0], signal.SIGSTOP)  # the restarts are used up
+    advice = command.ended(3).splitlines()[-2:]
+    assert re.fullmatch(r"error: agent \d has no message of agent 0 in iteration \d+: silent for 2 s", advice[0])
+    assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
+    pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
+    program("mpiexec")
+    results, options = tmp_path / "results", ("--timeout", 2)
+    words = ("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
+    command = start("mpiexec", "-n", 3, *words)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.workers()[1], signal.SIGSTOP)
+    text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
+    assert re.search(r"^error: agent \d has no message of agent [23] in iteration \d+: silent for 2 s$", text, re.M), (
+        text
+    )
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+# asked to stop
+
+
+def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+
+    def interrupted(command, k, number, whom):
+        command.until(lambda: newest(results) >= k)
+        os.kill(whom(), number)
+        text = command.ended(130)
+        made = int(re.search(r"interrupted after (\d+) iterations; the records so far are saved", text)[1])
+        assert newest(results) == made
+        assert text.endswith(f"proxdasa resume {results} goes on\n")
+
+    options = ("--processes", 4, "--max-restarts", 3)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
+    interrupted(command, 5, signal.SIGINT, lambda: command.pid)
+    command = start("proxdasa", "resume", results, "--processes", 2)
+    interrupted(command, 15, signal.SIGTERM, lambda: command.pid)
+    command = start("proxdasa", "resume", results, "--processes", 3, "--max-restarts", 3)
+    interrupted(command, 25, signal.SIGTERM, lambda: command.workers()[2])
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("exact", [True, False])
+def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, tmp_path):
+    words = ("proxdasa", "run", write_config(tmp_path / "run.toml", iterations=100), "-o")
+    how = ("--exact",) if exact else ()
+    start(*words, tmp_path / "undisturbed", *how).ended()
+    results = tmp_path / "results"
+    command = start(*words, results, "--checkpoint-every", 1, *how)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.pid, number)
+    assert f"proxdasa resume {results} goes on" in command.ended(130)
+    start("proxdasa", "resume", results).ended()
+    check_same(results, tmp_path / "undisturbed")
+
+
+def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 2)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.pid, signal.SIGTERM)
+    command.ended(130)
+    for _ in range(3):  # comes before the processes have found each other, while they read, or at their first step
+        command = start("proxdasa", "resume", results, "--processes", 2, "--timeout", 1000)
+        command.until(lambda command=command: len(command.workers()) == 2)
+        os.kill(command.pid, signal.SIGTERM)
+        command.ended(130)
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+def test_whoever_is_asked_before_the_first_iteration_knows_which_that_is():
+    neighbourhood = Neighbourhood(ring(4), Gossip(), Alone(), torch.float64)
+    neighbourhood.ask_to_stop()
+    assert [neighbourhood.proceed(k) for k in (1000, 1001)] == [True, False]
+
+
+# not finite
+
+
+def test_values_that_are_not_finite_end_a_run_for_good(start, tmp_path):
+    results = tmp_path / "results"
+    file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
+    text = start("proxdasa", "run", file, "-o", results, "--processes", 3, "--max-restarts", 3).ended(1)
+    told = r"warning: trial \d diverged: agent \d met the first non-finite value in iteration (\d+); its records up to "
+    (iteration,) = re.findall(told, text)
+    assert "starting again" not in text
+    assert "error" not in text
+    rows = (results / "records.jsonl").read_text().splitlines()
+    assert len(rows) == 2 * (int(iteration) // 5 + 1), "two trials, observed every 5 iterations until then"
+
+
+# processes that do not belong together
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gamma": 0.02}, "configuration"),
+        ({"agents": 7}, "number of agents"),
+        ({"dim": 9}, "dimension"),
+        ({"more": 'dtype = "float64"'}, "floating-point type"),
+        ({"network": "complete"}, "network"),
+    ],
+)
+def test_processes_that_disagree_stop_at_once(changes, words, start, tmp_path):
+    files = [write_config(tmp_path / "ours.toml"), write_config(tmp_path / "theirs.toml", **changes)]
+    shared = {"WORLD_SIZE": "2", "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous"), "PROXDASA_START": "1"}
+    options = ("-o", tmp_path / "results", "--timeout", 1000)
+    both = [
+        start("proxdasa", "run", file, *options, env={"RANK": rank, **shared})
+        for rank, file in zip("01", files, strict=True)
+    ]
+    for command in both:
+        told = r"error: agents \d to \d and agents \d to \d do not have the same {}; start all processes with the same"
+        assert re.match(told.format(words), command.ended(2))
+    assert not (tmp_path / "results" / "checkpoints").exists()
+
+
+def test_processes_that_disagree_under_mpi(start, tmp_path):
+    pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
+    program("mpiexec")
+    ours, theirs = write_config(tmp_path / "ours.toml"), write_config(tmp_path / "theirs.toml", gamma=0.02)
+    words, options = ("-n", 1, "proxdasa", "run"), ("-o", tmp_path / "results", "--timeout", 1000)
+    text = start("mpiexec", *words, ours, *options, ":", *words, theirs, *options).ended(2)
+    assert text.count("agents 3 to 5 and agents 0 to 2 do not have the same configuration") == 2
+
+
+# damaged checkpoints
+
+
+@pytest.fixture(scope="module")
+def interrupted(undisturbed, tmp_path_factory):
+    """The results folder of a run that was stopped, with two checkpoints, and that of another run."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    other = write_config(folder / "other.toml", iterations=ITERATIONS, observe_every=20, gamma=0.02)
+    with commands(folder) as start:
+        for name, file in (("results", undisturbed / "run.toml"), ("other", other)):
+            command = start("proxdasa", "run", file, "-o", folder / name, *RUN)
+            command.until(lambda name=name: newest(folder / name) >= 5)
+            os.kill(command.pid, signal.SIGTERM)
+            command.ended(130)
+    return folder
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 8
+    path.write_bytes(data)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch executed",)
+
+
+HARM = {
+    "flipped": flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 8),
+    "pickle": lambda path: path.write_bytes(pickle.dumps(Evil())),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_damaged_checkpoint_is_passed_over(harm, start, interrupted, undisturbed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = shutil.copytree(interrupted / "results", tmp_path / "results")
+    damaged = results / "checkpoints" / f"{newest(results):09d}"
+    HARM[harm](damaged / "state.safetensors")
+    found = (damaged / "state.safetensors").read_bytes()
+    text = start("proxdasa", "resume", results, *(("--processes", 2) if harm == "flipped" else ())).ended()
+    assert re.match(rf"warning: {damaged}/state.safetensors .*; the run goes on from \d+\n", text)
+    check_same(results, undisturbed / "results")
+    assert (damaged.with_name(f"{damaged.name}.damaged") / "state.safetensors").read_bytes() == found
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_checkpoint_of_another_run_is_passed_over(start, interrupted, undisturbed, tmp_path):
+    results = shutil.copytree(interrupted / "results", tmp_path / "results")
+    foreign = results / "checkpoints" / f"{ITERATIONS - 1:09d}"
+    shutil.copytree(interrupted / "other" / "checkpoints" / f"{newest(interrupted / 'other'):09d}", foreign)
+    text = start("proxdasa", "resume", results).ended()
+    assert re.match(rf"warning: {foreign} belongs to a run with other settings; the run goes on from \d+\n", text)
+    assert "another folder; the run goes on" in text, "where it wants to leave its own"
+    check_same(results, undisturbed / "results")
+    assert foreign.exists()
+
+
+def test_a_run_of_which_all_checkpoints_are_damaged_stays_as_it_is(start, interrupted, tmp_path):
+    results = shutil.copytree(interrupted / "results", tmp_path / "results")
+    for path in results.glob("checkpoints/*/manifest.json"):
+        HARM["empty"](path)
+    before = sorted(results.rglob("*"))
+    text = start("proxdasa", "resume", results, "--processes", 2, "--max-restarts", 2, "--timeout", 1000).ended(2)
+    assert text.count("holds no checkpoint from which this run can go on") == 1
+    assert "starting again" not in text
+    assert sorted(results.rglob("*")) == before

@@ -1,0 +1,184 @@
+"""How processes are started: what the launcher does with them, what they tell of bad beginnings, and who may listen."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import pytest
+from torch.distributed import HashStore
+
+from proxdasa.engines import launcher
+from proxdasa.engines.transports import _count_starts
+from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, write_config
+
+pytestmark = LINUX
+ALONE = {"RANK": "0", "WORLD_SIZE": "2", "PROXDASA_START": "1"}
+"""The environment of a process that is waiting for another."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    with commands(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write_config(tmp_path / "run.toml", iterations=40)
+
+
+# the launcher, with commands that take no time
+
+
+@pytest.fixture
+def launch(monkeypatch):
+    """Launch lines of shell; the exit code and what was said."""
+    monkeypatch.setattr(launcher, "LOSS", 0.2)
+    monkeypatch.setattr(launcher, "WATCH", 0.01)
+
+    def launch(script, processes=2, **options):
+        said = []
+        return launcher.launch(["sh", "-c", script], processes, say=said.append, **options), said
+
+    return launch
+
+
+def test_processes_know_their_number_and_share_a_file(launch, tmp_path):
+    assert launch(f'echo "$RANK $WORLD_SIZE $PROXDASA_START $PROXDASA_RENDEZVOUS" > {tmp_path}/$RANK', 3) == (0, [])
+    told = [(tmp_path / rank).read_text().split() for rank in "012"]
+    assert [words[:3] for words in told] == [[rank, "3", "1"] for rank in "012"]
+    ((folder, name),) = {os.path.split(words[3]) for words in told}
+    assert name == "rendezvous"
+    assert not os.path.exists(folder), "it is gone with the run"
+
+
+def test_threads_are_shared_out_unless_told_otherwise(launch, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    script = f"echo $OMP_NUM_THREADS > {tmp_path}/threads"
+    launch(script, 3)
+    assert (tmp_path / "threads").read_text() == "2\n"
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    launch(script, 3)
+    assert (tmp_path / "threads").read_text() == "5\n"
+
+
+def test_the_first_to_fail_is_the_one_that_is_told(launch):
+    assert launch("test $RANK = 0 || exit 7") == (7, [])
+    assert launch("test $RANK = 0 && exit 3; kill -9 $$") == (-9, ["a process ended with signal SIGKILL"])
+
+
+def test_all_are_started_again_so_often(launch, tmp_path):
+    code, said = launch(f"echo $RANK $PROXDASA_START >> {tmp_path}/starts; test $RANK = 0 || exit 3", restarts=2)
+    assert code == 3
+    again = "a process ended with exit code 3; starting again from the last checkpoint"
+    assert said == [f"{again} (1 of 2)", f"{again} (2 of 2)"]
+    starts = sorted((tmp_path / "starts").read_text().splitlines())
+    assert starts == [f"{rank} {attempt}" for rank in (0, 1) for attempt in (1, 2, 3)]
+    assert launch(f"test -e {tmp_path}/once || {{ touch {tmp_path}/once; exit 3; }}", restarts=9)[0] == 0
+
+
+def test_a_decision_is_not_tried_again(launch):
+    assert launch("test $RANK = 0 && exit 3; exit 2", restarts=5, final=(1, 2)) == (2, [])
+
+
+def test_one_that_hangs_after_another_has_failed_is_ended(launch, tmp_path):
+    code, _ = launch(f"echo $$ > {tmp_path}/$RANK; test $RANK = 0 && exit 3; exec sleep 1000")
+    assert code == 3
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "1").read_text()), 0)
+
+
+def test_processes_that_do_not_stop_when_asked_are_ended(launch, monkeypatch):
+    monkeypatch.setattr(launcher, "GRACE", 0.5)
+    script = "trap '' TERM; test $RANK = 0 && kill -TERM $PPID; while :; do sleep 0.1; done"
+    assert launch(script, restarts=2) == (130, [])
+
+
+def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
+    assert launch("test $RANK = 0 && kill -INT $PPID; exec sleep 1000", restarts=2) == (130, [])
+    meet = f"touch {tmp_path}/$RANK; until test -e {tmp_path}/0 && test -e {tmp_path}/1; do sleep 0.01; done"
+    for number, code in (("HUP", 130), ("INT", 0)):  # the latter were done by then
+        script = f"trap 'exit {code}' TERM; {meet}; kill -{number} $PPID; while :; do sleep 0.01; done"
+        assert launch(script, restarts=2, final=(130,)) == (code, [])
+        (tmp_path / "0").unlink()
+
+
+# beginnings that come to nothing
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        (("--processes", 7), {}, "6 agents can live in 1 to 6 processes; got 7"),
+        (("--processes", 2), {"RANK": "0"}, "--processes is for one machine without torchrun; leave it out here"),
+        ((), {"RANK": "0"}, "the environment has RANK, as of torchrun, but no WORLD_SIZE"),
+        (("--timeout", 0), ALONE, "timeout must be a positive number of seconds; got 0.0"),
+        (("--interface", "none0"), ALONE, "there is no network interface 'none0' here; there are lo"),
+        ((), {**ALONE, "LOCAL_WORLD_SIZE": "1"}, "neither encrypted nor authenticated: --interface eth0"),
+    ],
+)
+def test_what_cannot_work_is_refused(words, env, message, start, file, tmp_path):
+    text = start("proxdasa", "run", file, "-o", tmp_path / "results", *words, env=env).ended(2)
+    assert text.startswith("error: ")
+    assert message in text
+
+
+def test_one_that_waits_in_vain_says_so(start, file, tmp_path):
+    env = {**ALONE, "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous")}
+    text = start("proxdasa", "run", file, "-o", tmp_path / "results", "--timeout", 1, env=env).ended(3)
+    assert text.startswith("error: 2 processes did not find each other within 1 s (")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_waits_can_be_ended(number, start, file, tmp_path):
+    env = {**ALONE, "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous")}
+    command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--timeout", 1000, env=env)
+    command.until((tmp_path / "rendezvous").exists)
+    os.kill(command.pid, number)
+    command.ended(-number, 130)
+
+
+def test_results_are_replaced_if_asked(start, file, tmp_path):
+    words = ("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
+    start(*words).ended()
+    assert "holds results already" in start(*words).ended(2)
+    start(*words, "--overwrite").ended()
+
+
+# as a user has it
+
+
+def test_a_run_listens_on_this_machine_alone_and_survives_a_kill(start, file, tmp_path):
+    results, options = tmp_path / "results", ("--exact", "--checkpoint-every", 1)
+    start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
+    words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2, "--max-restarts", 1)
+    command = start(*words, fork=False)
+    command.until(lambda: newest(results) >= 5)
+    workers = command.workers()
+    heard = {pid: listeners(pid) for pid in command.processes()}
+    assert len(heard) == 3
+    assert all(heard[pid] and heard[pid] <= LOOPBACK for pid in workers), heard
+    assert heard[command.pid] == set(), heard
+    os.kill(workers[1], signal.SIGKILL)
+    assert "starting again" in command.ended()
+    check_same(results, tmp_path / "undisturbed")
+
+
+# torchrun's store
+
+
+def test_processes_count_how_often_they_were_started():
+    """Whatever earlier starts have left in the store, of which torchrun's own counts are not always the same."""
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=LIMIT))
+    store.set("proxdasa-2", "one that died before the others came")
+    for expected in (1, 2, 3):
+        with ThreadPoolExecutor(4) as threads:
+            counts = threads.map(lambda rank: _count_starts(store, rank, 4, LIMIT), [2, 0, 3, 1])
+        assert set(counts) == {expected}
+    with pytest.raises(RuntimeError, match="some did not come"):
+        _count_starts(store, 0, 4, 0.1)
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda rank: _count_starts(store, rank, 4, LIMIT), range(4))) == {5}
