@@ -12,7 +12,7 @@ result = proxdasa.run(
     networks.ring(8),
     regularizer=regularizers.L1(0.01),
     mixing=proxdasa.Chebyshev(rounds="auto"),
-    iterations=2_000,
+    iterations=2_500,
     trials=4,
     seed=0,
     observe_every=50,

@@ -17,7 +17,7 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     script = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
     shown = capsys.readouterr().out
     assert "iterate of every trial and agent: [4, 8, 50]" in shown
-    losses = re.findall(r"trial \d: loss (\S+), stationarity \S+, k = 2000", shown)
+    losses = re.findall(r"trial \d: loss (\S+), stationarity \S+, k = 2500", shown)
     assert len(losses) == 4
     assert all(0.005 < float(loss) < 0.02 for loss in losses), "near the noise, 0.1²"
 
