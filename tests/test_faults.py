@@ -100,14 +100,14 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
 
 def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     results = tmp_path / "results"
-    options = ("--processes", 4, "--timeout", 2, "--max-restarts", 1)
+    options = ("--processes", 4, "--timeout", 4, "--max-restarts", 1)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.workers()[2], signal.SIGSTOP)
     command.until(lambda: "starting again" in command.text())
     silent, again = command.text().splitlines()
     # Process 2 holds agent 3. Others wait for processes that wait for it, and are not to blame those.
-    assert re.fullmatch(r"error: agent \d has no message of agent 3 in iteration \d+: silent for 2 s", silent)
+    assert re.fullmatch(r"error: agent \d has no message of agent 3 in iteration \d+: silent for 4 s", silent)
     assert again == "a process ended with exit code 3; starting again from the last checkpoint (1 of 1)"
 
     command.until(lambda: len(command.workers()) == 4)
@@ -115,7 +115,7 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     command.until(lambda: newest(results) > k)
     os.kill(command.workers()[0], signal.SIGSTOP)  # the restarts are used up
     advice = command.ended(3).splitlines()[-2:]
-    assert re.fullmatch(r"error: agent \d has no message of agent 0 in iteration \d+: silent for 2 s", advice[0])
+    assert re.fullmatch(r"error: agent \d has no message of agent 0 in iteration \d+: silent for 4 s", advice[0])
     assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
@@ -124,13 +124,13 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
 def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
     program("mpiexec")
-    results, options = tmp_path / "results", ("--timeout", 2)
+    results, options = tmp_path / "results", ("--timeout", 4)
     words = ("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     command = start("mpiexec", "-n", 3, *words)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.workers()[1], signal.SIGSTOP)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
-    assert re.search(r"^error: agent \d has no message of agent [23] in iteration \d+: silent for 2 s$", text, re.M), (
+    assert re.search(r"^error: agent \d has no message of agent [23] in iteration \d+: silent for 4 s$", text, re.M), (
         text
     )
     start("proxdasa", "resume", results).ended()

@@ -54,9 +54,10 @@ def describe(thing: Any) -> Any:
     if callable(getattr(thing, "describe", None)):
         return describe(thing.describe())
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        # Fields left out of repr are no settings, such as which agent a part of a problem begins with.
         return {
             "name": type(thing).__name__,
-            **{field.name: _value(thing, field) for field in dataclasses.fields(thing)},
+            **{field.name: _value(thing, field) for field in dataclasses.fields(thing) if field.repr},
         }
     # Without the address in memory, which is another in every process.
     return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))

@@ -33,7 +33,7 @@ START = "PROXDASA_START"
 FAILURE = "failure"
 WATCH = 0.02
 """Seconds from one look at the store to the next."""
-DOUBT = 0.25
+DOUBT = 0.5
 """Seconds by which processes that wait for each other may give up at different times."""
 
 

@@ -70,7 +70,7 @@ class SingleIndex:
     noise: float = 0.1
     evaluation: int | Literal["population"] = 10_000
     seed: int = 0
-    first: int = 0
+    first: int = field(default=0, repr=False)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:

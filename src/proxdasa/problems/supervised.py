@@ -57,7 +57,7 @@ class Supervised:
     partition: Partition | None = None
     loss: Loss = cross_entropy
     initial: Literal["shared", "each", "zeros"] = "shared"
-    first: int = 0
+    first: int = field(default=0, repr=False)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:
