@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import torch
 
 from proxdasa.cli import main
 from proxdasa.engines import launcher
@@ -309,6 +310,7 @@ def _become_command(words, env, output):
 
 def _run(words, env):
     """The command line in this process, as if it were fresh."""
+    torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork, and whoever waits for them hangs
     os.environ.clear()
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)

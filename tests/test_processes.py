@@ -113,6 +113,7 @@ def test_records_are_those_of_one_process():
     extra = {"bytes", "communication", "waiting", "computation"}
     for row, other in zip(results[0].records, expected, strict=True):
         assert set(row) == set(other) | extra
+        assert min(row["computation"], row["communication"], row["waiting"]) >= 0
         for name in set(other) - {"seconds"}:
             assert row[name] == pytest.approx(other[name], rel=1e-7, abs=1e-12), name
 

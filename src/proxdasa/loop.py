@@ -152,8 +152,6 @@ class Loop:
         columns = {m.name: m.of(view).tolist() for m in self.metrics if has_z or not m.needs_z}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
         costs: Row = {**self.engine.counts(), "seconds": self.seconds}
-        if "waiting" in costs:
-            costs["computation"] = self.seconds - costs["communication"] - costs["waiting"]
         if math.isfinite(self.epoch):
             costs["epochs"] = costs["samples"] / self.epoch
         latest = [

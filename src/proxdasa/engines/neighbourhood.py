@@ -47,7 +47,7 @@ class Neighbourhood:
         made = ExactProduct if exact else product
         self._weights = made(self._halo.block(network.W, self.agents), dtype)
         self._graph = made(self._halo.block(adjacency(network.W), self.agents), dtype)
-        self.spent = {"bytes": 0.0, "communication": 0.0, "waiting": 0.0}
+        self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 
     k: int

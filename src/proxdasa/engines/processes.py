@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -88,13 +89,16 @@ class Processes(Local):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """In exact mode one thread: the order of a sum may depend on how many there are."""
-        before = torch.get_num_threads()
+        """Timed; in exact mode with one thread: the order of a sum may depend on how many there are."""
+        before, began, spent = torch.get_num_threads(), time.perf_counter(), self._neighbourhood.spent
+        elsewhere = spent["communication"] + spent["waiting"]
         torch.set_num_threads(1 if self._exact else before)
         try:
             yield
         finally:
             torch.set_num_threads(before)
+            elsewhere = spent["communication"] + spent["waiting"] - elsewhere
+            spent["computation"] += time.perf_counter() - began - elsewhere
 
     def tell(self, reason: str) -> None:
         """Tell the other processes why this one stops."""
