@@ -352,8 +352,8 @@ def processes() -> None:
             ]
             rows.append([f"{case}, {name}", *shown, *ratios])
     show(
-        "8 agents in 2 processes, one thread each, milliseconds; bare = gradient, then exchange",
-        ["what", "step", "gradient", "exchange", "one process", "step ÷ bare", "÷ one process", "overlap ÷ bare"],
+        "8 agents in 2 processes, ms; bare = gradient, then message; alone = all in one process",
+        ["what", "step", "gradient", "message", "alone", "step ÷ bare", "step ÷ alone", "overlap ÷ bare"],
         rows,
     )
 
