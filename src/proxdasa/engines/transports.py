@@ -97,7 +97,7 @@ class Alone:
 
 @final
 class Torch:
-    """Processes of torch.distributed: gloo for tensors in memory, NCCL for those on GPUs if the group was made so."""
+    """Processes of torch.distributed, by gloo: messages leave from main memory, also for models on GPUs."""
 
     def __init__(self, store: Any, timeout: float = TIMEOUT, restarted: bool = False) -> None:
         self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
