@@ -1,6 +1,7 @@
 """One of the processes of ``make bench``: steps whose messages travel, against the same messages and gradients bare.
 
-Started by run.py through our launcher or mpiexec; process 0 writes the times to the file it is given.
+Started by run.py through our launcher or mpiexec, or on two machines with the interface between them; process 0 writes
+the times to the file it is given.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from proxdasa.engines.transports import Transport
 from proxdasa.loop import flushed_denormals
 from proxdasa.runner import Setup
 
-STEPS, REPEATS = 20, 15
+STEPS = 20
+REPEATS = 4 if sys.argv[2:] else 15
+"""Links between machines are slow, and take the same time again and again."""
 AGENTS = 8
 CASES = {
     "a9a's perceptron": (problems.models.mlp, (123,), 2, 4),
@@ -39,12 +42,14 @@ def setup(name: str) -> Setup:
     return Setup(proxdasa.ProxDASA(gamma=1.0), problem, networks.ring(AGENTS), regularizer=regularizers.L1(1e-4))
 
 
-def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
-    """Steps of a run that goes on."""
+def steps(run: Setup, transport: Transport | None, overlap: bool = False) -> Callable[[], None]:
+    """Steps of a run that goes on, perhaps with x on its way while gradients are computed."""
     engine, algorithm = run.engine(transport), run.bound()
     kept = {"k": 0, "state": algorithm.init(engine, run.start(engine.agents))}
 
     def act() -> None:
+        if transport is not None:
+            transport.overlap = overlap
         with engine.stepping():
             for _ in range(STEPS):
                 kept["state"] = algorithm.step(engine, kept["k"], kept["state"])
@@ -66,7 +71,6 @@ class Bare:
         self.sample = self.problem.sample(torch.zeros(1, len(here), self.problem.words, dtype=torch.int32))
         one = 2 * self.problem.dim
         self.out, self.into = torch.zeros(2 * one + HEADER), torch.zeros(2 * one + HEADER)
-        self.halves = [(self.out[:one], self.into[:one]), (self.out[one:], self.into[one:])]
         self.transport = transport
 
     def gradient(self) -> None:
@@ -85,15 +89,6 @@ class Bare:
             self.problem.grad(self.x, self.sample)
             finish(begin(self.transport, self.peer, self.out, self.into))
 
-    def overlapped(self) -> None:
-        """The first vector on its way during the gradient, then the second."""
-        (out_x, into_x), (out_z, into_z) = self.halves
-        for _ in range(STEPS):
-            early = begin(self.transport, self.peer, out_x, into_x)
-            self.problem.grad(self.x, self.sample)
-            finish(begin(self.transport, self.peer, out_z, into_z))
-            finish(early)
-
 
 def begin(transport: Transport, peer: int, out: torch.Tensor, into: torch.Tensor) -> list:
     if isinstance(transport, engines.MPI):
@@ -109,7 +104,7 @@ def finish(requests: list) -> None:
 
 
 def main() -> None:
-    transport = engines.connect()
+    transport = engines.connect(*sys.argv[2:])
     assert transport is not None
     found = {}
     for name in CASES:
@@ -117,10 +112,10 @@ def main() -> None:
         bare = Bare(run, transport)
         candidates = {
             "step": steps(run, transport),
+            "overlapped": steps(run, transport, overlap=True),
             "gradient": bare.gradient,
             "exchange": bare.exchange,
             "together": bare.together,
-            "overlapped": bare.overlapped,
         }
         simulated = steps(run, None)
         times = dict.fromkeys([*candidates, "simulator"], float("inf"))

@@ -333,7 +333,7 @@ class _Forking:
     """What the launcher needs of the module subprocess."""
 
     class Popen:
-        def __init__(self, command, env, process_group):
+        def __init__(self, command, env, process_group, pass_fds):  # which a fork inherits
             self.returncode = None
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the child has no handlers of the launcher's
             self.pid = os.fork()

@@ -7,9 +7,7 @@ the hash of each method's final x.
 import contextlib
 import functools
 import hashlib
-import queue
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +15,11 @@ import torch
 
 import proxdasa
 from proxdasa import data, engines, networks, problems, regularizers, schedules
-from proxdasa.engines.transports import LostError
+from proxdasa.engines.memory import in_threads
 from proxdasa.metrics import View
 from proxdasa.runner import Setup
+
+__all__ = ["EARLY", "METHODS", "N", "digest", "in_threads", "setup"]
 
 N = 8
 
@@ -35,6 +35,8 @@ METHODS = {
     "prox-gt": proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=4),
     "sppdm": proxdasa.SPPDM(gamma=2.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.01, momentum=schedules.nesterov()),
 }
+EARLY = ("prox-dasa", "prox-dasa-gt")
+"""Those that know some rows before the gradient, so that messages may overlap with it."""
 
 
 def setup(name: str, **changes) -> Setup:
@@ -60,71 +62,18 @@ def digest(x: torch.Tensor) -> str:
     return hashlib.sha256((x + 0.0).numpy().tobytes()).hexdigest()
 
 
-class Threads:
-    """A process that is a thread; messages pass through queues."""
-
-    def __init__(self, rank: int, size: int, queues: dict, reasons: list[str]) -> None:
-        self.rank, self.size, self._queues, self._reasons = rank, size, queues, reasons
-
-    def exchange(self, out, into):
-        for peer, buffer in out.items():
-            self._queues[self.rank, peer].put(buffer.clone())
-        for peer, buffer in into.items():
-            buffer.copy_(self._take(peer))
-        return 0.0
-
-    def _take(self, peer):
-        for _ in range(2000):
-            try:
-                return self._queues[peer, self.rank].get(timeout=0.01)
-            except queue.Empty:
-                if self._reasons:
-                    break
-        raise LostError(peer, "silent")
-
-    def sum(self, x):
-        own, others = x.clone(), [peer for peer in range(self.size) if peer != self.rank]
-        theirs = {peer: torch.empty_like(x) for peer in others}
-        self.exchange(dict.fromkeys(others, own), theirs)
-        # In the order of processes, so that all have the same bits.
-        parts = [own if peer == self.rank else theirs[peer] for peer in range(self.size)]
-        return x.copy_(sum(parts[1:], start=parts[0].clone()))
-
-    def fail(self, reason):
-        self._reasons.append(reason)
-        return self._reasons[0]
-
-    def close(self):
-        pass
-
-
 for entry in vars(View).values():
     if isinstance(entry, functools.cached_property):
         entry.lock = contextlib.nullcontext()  # Python 3.11 lets one thread in at a time, and here each waits for all
 
 
-def in_threads(size: int, act) -> list:
-    """What ``act(transport)`` returns, or the exception it raises, in each of so many processes."""
-    queues = {(a, b): queue.SimpleQueue() for a in range(size) for b in range(size)}
-    reasons, answers = [], [None] * size
-
-    def work(rank):
-        try:
-            answers[rank] = act(Threads(rank, size, queues, reasons))
-        except Exception as error:
-            answers[rank] = error
-
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
-
-
 def main() -> None:
     transport = engines.connect(timeout=20)
-    lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
+    lines = []
+    for names, overlap in ((METHODS, False), (EARLY, True)):
+        if transport:
+            transport.overlap = overlap
+        lines += [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in names]
     if transport is None or transport.rank == 0:
         Path(sys.argv[1]).write_text("".join(lines), encoding="utf-8")
     if transport:

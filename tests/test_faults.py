@@ -43,7 +43,7 @@ def start(tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, undisturbed, tmp_path):
     rng, results = random.Random(seed), tmp_path / "results"
-    options = ("--processes", 3, "--max-restarts", 4)
+    options = ("--processes", 3, "--max-restarts", 4, *["--overlap"] * (seed % 2))
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     deeds = [disturb(command, results, rng, ITERATIONS) for _ in range(2) if command.poll() is None]
     text = command.ended()
@@ -83,6 +83,17 @@ def test_torchrun_restarts_a_run_whose_processes_are_killed(start, undisturbed, 
     assert not set(command.workers()) & set(killed)
     os.kill(command.pid, signal.SIGTERM)
     assert "interrupted after" in command.ended(*range(256)), "with whatever code torchrun has for it"
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+def test_a_run_whose_launcher_is_killed_stops_and_can_be_resumed(start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    options = (*RUN, "--processes", 2)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *options, fork=False)
+    command.until(lambda: newest(results) >= 2)
+    os.kill(command.pid, signal.SIGKILL)
+    assert "interrupted after" in command.ended(-signal.SIGKILL)
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 

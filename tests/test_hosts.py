@@ -1,47 +1,28 @@
 """Two machines: network namespaces with a link between them, which the tests make, cut and remove again."""
 
 import contextlib
-import os
 import re
-import shutil
-import subprocess
 import time
 
 import pytest
 
+from tests.namespaces import ADDRESSES, ip, machines
 from tests.processes import BIN, LINUX, check_same, commands, listeners, newest, write_config
 
 pytestmark = LINUX
-ADDRESSES = {"10.77.0.1": "01004D0A", "10.77.0.2": "02004D0A"}
-"""Addresses that exist within the namespaces only, and as the kernel writes them."""
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=10)
+AS_WRITTEN = ("01004D0A", "02004D0A")
+"""The addresses as the kernel writes them."""
 
 
 @pytest.fixture
 def hosts():
     """The names of two namespaces that are joined by the interfaces veth0."""
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("network namespaces are made by root, with the program ip")
-    names = [f"proxdasa-{os.getpid()}-{letter}" for letter in "ab"]
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            for name in names:
-                ip("netns", "add", name)
-            ip("-n", names[0], "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", names[1])
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces can be made here: {error.stderr.strip()}")
-        for name, address in zip(names, ADDRESSES, strict=True):
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
-            for interface in ("lo", "veth0"):
-                ip("-n", name, "link", "set", interface, "up")
+            names = stack.enter_context(machines())
+        except OSError as error:
+            pytest.skip(str(error))
         yield names
-    finally:
-        for name in names:
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip("netns", "delete", name)
 
 
 def test_a_run_on_two_machines_survives_a_cut_link(hosts, tmp_path):
@@ -52,7 +33,7 @@ def test_a_run_on_two_machines_survives_a_cut_link(hosts, tmp_path):
 
     with commands(tmp_path) as start:
         start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
-        torchrun = (BIN / "torchrun", "--nnodes", 2, "--master-addr", "10.77.0.1", "--master-port", 29500)
+        torchrun = (BIN / "torchrun", "--nnodes", 2, "--master-addr", ADDRESSES[0], "--master-port", 29500)
         run = ("-m", "proxdasa", "run", file, "-o", results, "--exact", "--checkpoint-every", 1)
         options = ("--interface", "veth0", "--timeout", 3)
         both = [
@@ -61,7 +42,7 @@ def test_a_run_on_two_machines_survives_a_cut_link(hosts, tmp_path):
         ]
         both[1].until(lambda: both[0].poll() is not None or newest(results) >= 5)
         heard = [listeners(pid) for command in both for pid in command.workers()]
-        assert heard == [{address} for address in ADDRESSES.values()]
+        assert heard == [{address} for address in AS_WRITTEN]
 
         link("down")  # for less than the timeout
         time.sleep(0.5)

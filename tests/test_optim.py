@@ -1,9 +1,7 @@
 """Optimizers for training loops of one's own: the same mathematics as `run`, by messages, and torch's customs."""
 
 import copy
-import queue
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from proxdasa.contracts import NonFiniteError, PeerError
 from proxdasa.data import Dataset
 from proxdasa.engines import Alone, connect
 from proxdasa.engines.launcher import launch
-from proxdasa.engines.transports import LostError
+from proxdasa.engines.memory import in_threads
 from proxdasa.problems import Supervised
 from proxdasa.regularizers import L1, Blocks, SquaredL2, Zero
 from proxdasa.samples import Samples
@@ -103,53 +101,9 @@ def assert_equal(agents, expected, tolerance=1e-12):
             torch.testing.assert_close(found[name], rows[i], rtol=0, atol=tolerance, msg=f"{name} of agent {i}")
 
 
-class Threads:
-    """Agents in threads: messages by queues; None says that the sender has ended."""
-
-    def __init__(self, rank, size, queues, reasons):
-        self.rank, self.size, self.queues, self.reasons = rank, size, queues, reasons
-
-    def exchange(self, out, into):
-        for peer, message in out.items():
-            self.queues[self.rank, peer].put(message.clone())
-        for peer, buffer in into.items():
-            message = self.queues[peer, self.rank].get(timeout=20)
-            if message is None:
-                raise LostError(peer, "its process has ended")
-            buffer.copy_(message)
-        return 0.0
-
-    def sum(self, x):
-        others = [peer for peer in range(self.size) if peer != self.rank]
-        parts = {peer: torch.empty_like(x) for peer in others}
-        self.exchange(dict.fromkeys(others, x), parts)
-        return x.copy_(sum(parts.get(peer, x) for peer in range(self.size)))
-
-    def fail(self, reason):
-        self.reasons.append(reason)
-        return self.reasons[0]
-
-    def close(self):
-        for peer in range(self.size):
-            self.queues[self.rank, peer].put(None)
-
-
 def together(act, agents=AGENTS):
     """What ``act(transport)`` returns, or raises, for each of so many agents at once."""
-    queues = {(i, j): queue.Queue() for i in range(agents) for j in range(agents)}
-    reasons = []
-
-    def one(rank):
-        transport = Threads(rank, agents, queues, reasons)
-        try:
-            return act(transport)
-        except Exception as error:
-            return error
-        finally:
-            transport.close()
-
-    with ThreadPoolExecutor(agents) as pool:
-        results = list(pool.map(one, range(agents)))
+    results = in_threads(agents, act)
     unexpected = [result for result in results if isinstance(result, AssertionError | TypeError | KeyError)]
     if unexpected:
         raise unexpected[0]

@@ -7,12 +7,13 @@ same run.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Agents, Algorithm, Engine, NonFiniteError
+from proxdasa.contracts import Agents, Algorithm, Engine
 from proxdasa.results import Divergence
 from proxdasa.schedules import Number
 
@@ -22,10 +23,11 @@ class DivergenceWarning(UserWarning):
 
 
 class _Watched:
-    """The agents' verbs, stopping at the first non-finite row of one trial, before mixing spreads it."""
+    """The agents' verbs, noting the first non-finite row of each of some trials, before mixing spreads it."""
 
-    def __init__(self, agents: Agents, trial: int) -> None:
-        self._agents, self._trial = agents, trial
+    def __init__(self, agents: Agents, trials: Collection[int]) -> None:
+        self._agents, self.sought, self.k = agents, sorted(trials), 0
+        self.found: dict[int, Divergence] = {}
         self.degrees = agents.degrees
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
@@ -37,6 +39,9 @@ class _Watched:
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         return self.check(self._agents.prox(self.check(x), gamma))
 
+    def early(self, x: Tensor) -> Tensor:
+        return self._agents.early(self.check(x))
+
     def mix(self, *tensors: Tensor) -> Any:
         return self._agents.mix(*(self.check(x) for x in tensors))
 
@@ -44,9 +49,10 @@ class _Watched:
         return self._agents.neighbour_sum(self.check(x))
 
     def check(self, x: Tensor) -> Tensor:
-        broken = ~torch.isfinite(x[self._trial]).all(dim=-1)
-        if bool(broken.any()):
-            raise NonFiniteError(self._trial, int(broken.nonzero()[0]))
+        broken = ~torch.isfinite(x[self.sought]).all(dim=-1)
+        for row, agent in reversed(broken.nonzero().tolist()):  # the first agent is noted last
+            self.found[self.sought[row]] = Divergence(agent, self.k)
+        self.sought = [trial for trial in self.sought if trial not in self.found]
         return x
 
 
@@ -60,23 +66,21 @@ def broken_agents(engine: Engine, state: Any) -> dict[int, list[int]]:
 
 
 def locate(
-    algorithm: Algorithm, engine: Engine, trial: int, before: tuple[int, Any], after: tuple[int, Any]
-) -> Divergence:
-    """The first agent and iteration that broke between a finite state and a broken one, each with its iteration.
+    algorithm: Algorithm, engine: Engine, trials: Collection[int], before: tuple[int, Any], after: tuple[int, Any]
+) -> dict[int, Divergence]:
+    """The first agent and iteration of each trial that broke between a finite state and a broken one.
 
-    If the replay stays finite, because steps depend on something else than state and k, it is the first agent that is
-    broken at the end.
+    Both states come with their iterations. If the replay of a trial stays finite, because steps depend on something
+    else than state and k, it is the first agent that is broken at the end.
     """
-    watched, (start, state), (stop, broken) = _Watched(engine, trial), before, after
-    try:
-        with engine.stepping():
-            for k in range(start, stop):
-                state = algorithm.step(watched, k, state)
-                for tensor in state:
-                    watched.check(tensor)
-        k = stop - 1
-        for tensor in broken:
-            watched.check(tensor)
-    except NonFiniteError as error:
-        return Divergence(error.agent, k)
-    raise AssertionError(f"trial {trial} did not diverge")
+    watched, (start, state), (stop, broken) = _Watched(engine, trials), before, after
+    with engine.stepping():
+        for watched.k in range(start, stop):
+            if not watched.sought:
+                break
+            state = algorithm.step(watched, watched.k, state)
+            for tensor in state:
+                watched.check(tensor)
+    for tensor in broken:
+        watched.check(tensor)
+    return watched.found

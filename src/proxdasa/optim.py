@@ -270,6 +270,10 @@ class _Agent:
         """Each group's own."""
         return self.regularizer.prox(x, gamma)
 
+    def early(self, x: Tensor) -> Tensor:
+        """x; there is no gradient to wait for."""
+        return x
+
     def mix(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """By messages, which leave from main memory."""
         mixed = self.neighbourhood.mix(tuple(rows.cpu() for rows in tensors))

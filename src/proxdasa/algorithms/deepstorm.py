@@ -16,6 +16,7 @@ constant α = `schedules.cube_root_horizon(a)` with β = b α²/n is the same fo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -49,17 +50,9 @@ def _beta(alpha: Alpha, b: Number, k: int) -> Number:
 
 
 @dataclass(frozen=True, eq=False)
-class DeepStormV2:
-    """DEEPSTORM v2: momentum corrected at one sample.
+class _Sampled(ABC):
+    """What the versions that estimate by samples alone have in common; d' is their own."""
 
-        x' = prox_α(mix[x] − α y)
-        d' = ∇G(x', ξ) + (1 − β)(d − ∇G(x, ξ))
-        y' = mix[y + d' − d]
-
-    ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
-    """
-
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
     State: ClassVar[type[Tracked]] = Tracked
 
     alpha: Alpha
@@ -84,14 +77,34 @@ class DeepStormV2:
     def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
         """Proximal step, recursive momentum, tracking."""
         x, y, d = state
-        β = _beta(self.alpha, self.beta, k)
         x_new, y = _move(agents, self.alpha(k), x, y)
-        d_new = agents.grad(x_new, k + 1) + (1 - β) * (d - agents.grad(x, k + 1))
+        d_new = self._momentum(agents, k + 1, _beta(self.alpha, self.beta, k), d, x, x_new)
         return Tracked(x_new, y + d_new - d, d_new)
+
+    @abstractmethod
+    def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
+        """The estimate d' at x', by the samples of iteration k."""
 
 
 @dataclass(frozen=True, eq=False)
-class DeepStormV1:
+class DeepStormV2(_Sampled):
+    """DEEPSTORM v2: momentum corrected at one sample.
+
+        x' = prox_α(mix[x] − α y)
+        d' = ∇G(x', ξ) + (1 − β)(d − ∇G(x, ξ))
+        y' = mix[y + d' − d]
+
+    ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
+    """
+
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
+
+    def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
+        return agents.grad(x_new, k) + (1 - β) * (d - agents.grad(x, k))
+
+
+@dataclass(frozen=True, eq=False)
+class DeepStormV1(_Sampled):
     """DEEPSTORM v1: momentum corrected at a second, independent sample ξ'.
 
         x' = prox_α(mix[x] − α y)
@@ -102,35 +115,10 @@ class DeepStormV1:
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3)
-    State: ClassVar[type[Tracked]] = Tracked
 
-    alpha: Alpha
-    beta: Number
-    initial_batch: int = 1
-
-    def __post_init__(self) -> None:
-        check_schedule(self.alpha, "alpha")
-        check_positive(self.beta, "beta")
-        check_count(self.initial_batch, "initial_batch")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """One: the proximal steps vary."""
-        return 1.0
-
-    def init(self, agents: Agents, x: Tensor) -> Tracked:
-        """ỹ = d = the initial batch."""
-        d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
-        return Tracked(x, d, d)
-
-    def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
-        """Proximal step, recursive momentum with a fresh sample, tracking."""
-        x, y, d = state
-        β = _beta(self.alpha, self.beta, k)
-        x_new, y = _move(agents, self.alpha(k), x, y)
-        change = agents.grad(x_new, k + 1) - agents.grad(x, k + 1)
-        d_new = (1 - β) * (d + change) + β * agents.grad(x_new, k + 1, SECOND)
-        return Tracked(x_new, y + d_new - d, d_new)
+    def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
+        change = agents.grad(x_new, k) - agents.grad(x, k)
+        return (1 - β) * (d + change) + β * agents.grad(x_new, k, SECOND)
 
 
 @dataclass(frozen=True, eq=False)

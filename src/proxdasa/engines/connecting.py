@@ -15,7 +15,7 @@ UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """The number of a process, as the launchers of Open MPI, MPICH and its relatives, and Slurm's srun set it."""
 
 
-def connect(interface: str | None = None, timeout: float = TIMEOUT) -> Transport | None:
+def connect(interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False) -> Transport | None:
     """The processes that this one was started with, or None if it was started alone.
 
     Args:
@@ -23,13 +23,14 @@ def connect(interface: str | None = None, timeout: float = TIMEOUT) -> Transport
             authenticated and belong on a private network. By default nothing leaves this machine. (MPI goes its own
             ways.)
         timeout: seconds after which a silent process is an error.
+        overlap: send x while the gradient is computed, and the rest in a second message. Pays where links are slow.
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
     with _mortal():
         if "RANK" in os.environ:
-            return join_torch(interface, timeout)
-        return MPI(timeout) if several() else None
+            return join_torch(interface, timeout, overlap)
+        return MPI(timeout, overlap) if several() else None
 
 
 def several() -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from proxdasa.engines.transports import RENDEZVOUS, START
+from proxdasa.engines.transports import LIFELINE, RENDEZVOUS, START
 
 WATCH = 0.05
 """Seconds from one look at the processes to the next."""
@@ -58,9 +58,13 @@ def launch(
 def _started(
     command: Sequence[str], processes: int, shared: Mapping[str, str], asked: list[int]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes, none of which outlives this; signals that ask to stop are noted."""
+    """The processes, none of which outlives this; signals that ask to stop are noted.
+
+    They have one end of a pipe whose other end closes with us, even if we are killed.
+    """
     threads = str(max(1, (os.cpu_count() or 1) // processes))
-    shared = {"OMP_NUM_THREADS": threads, **os.environ, **shared, "WORLD_SIZE": str(processes)}
+    lifeline, held = os.pipe()
+    shared = {"OMP_NUM_THREADS": threads, **os.environ, **shared, LIFELINE: str(lifeline), "WORLD_SIZE": str(processes)}
     children: list[subprocess.Popen[bytes]] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last if the terminal is closed, but for nohup
     handlers = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
@@ -69,12 +73,15 @@ def _started(
             signal.signal(number, lambda number, _: asked.append(number))
         for rank in map(str, range(processes)):
             # A group of its own: Ctrl-C reaches it through us, once.
-            children += [subprocess.Popen(command, env={**shared, "RANK": rank}, process_group=0)]
+            env = {**shared, "RANK": rank}
+            children += [subprocess.Popen(command, env=env, process_group=0, pass_fds=[lifeline])]
         yield children
     finally:
         for child in children:
             child.kill()  # does nothing to those that have ended
             child.wait()
+        for end in (lifeline, held):
+            os.close(end)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 

@@ -26,7 +26,7 @@ class Cell(NamedTuple):
 
 
 class Local(ABC):
-    """The agents of one process, on their own; the engines add how they reach each other.
+    """The agents of one process, all or some, on their own; the engines add how they reach each other.
 
     Agents are stacked and computed together, or in exact mode one by one: sums then have the same terms in the same
     order wherever an agent lives, and results the same bits.
@@ -40,9 +40,10 @@ class Local(ABC):
         mixing: Mixing,
         trials: int,
         seed: int,
-        agents: range,
+        agents: range | None = None,
         exact: bool = False,
     ) -> None:
+        agents = agents or range(network.n)
         self.n, self.agents, self._trials = network.n, agents, trials
         self._problem, self._network, self._regularizer, self._mixing = problem, network, regularizer, mixing
         self._rounds = mixing.rounds_for(network.rho)
@@ -90,6 +91,10 @@ class Local(ABC):
         """Neighbours of each agent here, ``[agents here, 1]``."""
         here = np.asarray(self._network.degrees)[self.agents.start : self.agents.stop]
         return torch.from_numpy(here).to(self._problem.dtype).unsqueeze(-1)
+
+    def early(self, x: Tensor) -> Tensor:
+        """x; only messages have a use for it."""
+        return x
 
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor."""

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
+from proxdasa.contracts import Step
 from proxdasa.engines.local import Local
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
 
@@ -25,19 +25,6 @@ class Simulator(Local):
     Where it is faster, the m rounds of a mixing protocol are one product with the n × n matrix of its polynomial in W,
     made once. Rounds and vectors are counted as a network would see them.
     """
-
-    def __init__(
-        self,
-        problem: Problem,
-        network: Network,
-        regularizer: Regularizer,
-        mixing: Mixing,
-        trials: int,
-        seed: int,
-    ) -> None:
-        super().__init__(problem, network, regularizer, mixing, trials, seed, range(network.n))
-        self._elements = trials * network.n * problem.dim
-        self._product = self._mixer(mixing)
 
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(self._product(x) for x in tensors)
@@ -86,7 +73,8 @@ class Simulator(Local):
         On a busy machine it costs many times the step, because the threads wait for each other.
         """
         before = torch.get_num_threads()
-        torch.set_num_threads(1 if self._elements < PARALLEL_FROM else before)
+        small = self._trials * self.n * self._problem.dim < PARALLEL_FROM
+        torch.set_num_threads(1 if small else before)
         try:
             yield
         finally:
@@ -112,8 +100,9 @@ class Simulator(Local):
 
         return compiled
 
-    def _mixer(self, mixing: Mixing) -> Product:
-        W, rho, dtype = self._network.W, self._network.rho, self._problem.dtype
+    @cached_property
+    def _product(self) -> Product:
+        W, rho, dtype, mixing = self._network.W, self._network.rho, self._problem.dtype, self._mixing
         if not dense_pays(W, self._rounds):
             apply = SparseProduct(W, dtype)
             return lambda x: mixing(apply, x, rho)

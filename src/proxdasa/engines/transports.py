@@ -1,4 +1,4 @@
-"""How rows travel between processes: one verb, "exchange a message with each of these processes", and a sum.
+"""How rows travel between processes: one verb, "begin to exchange messages with these processes", and a sum.
 
 Messages are contiguous buffers that exist already; nothing is pickled. A process that is lost, or silent for longer
 than the timeout, is an error that names it.
@@ -7,13 +7,16 @@ than the timeout, is an error that names it.
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
 import torch.distributed as dist
@@ -23,13 +26,18 @@ from proxdasa.contracts import PeerError
 
 T = TypeVar("T")
 
+Wait = Callable[[], float]
+"""Waits until messages have come and gone; the seconds it took."""
+
 TIMEOUT = 60.0
 """Seconds that a silent process is waited for."""
-LOOPBACK = "lo"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 RENDEZVOUS = "PROXDASA_RENDEZVOUS"
 """The environment variable with the file by which the processes of our own launcher find each other."""
 START = "PROXDASA_START"
 """And that with how often it has started them."""
+LIFELINE = "PROXDASA_LIFELINE"
+"""And that with the file descriptor from which reading ends when it does."""
 FAILURE = "failure"
 WATCH = 0.02
 """Seconds from one look at the store to the next."""
@@ -60,8 +68,12 @@ class Transport(Protocol):
     def restarted(self) -> bool:
         """Whether they stand in for others that were lost."""
 
-    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """Send a message to each process of ``out`` and fill ``into`` with theirs; the seconds spent waiting."""
+    @property
+    def overlap(self) -> bool:
+        """Whether rows are sent as soon as they are known, in messages of their own."""
+
+    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
+        """Begin to send a message to each process of ``out`` and to fill ``into`` with theirs; how to wait for it."""
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
@@ -77,11 +89,11 @@ class Transport(Protocol):
 class Alone:
     """One process with all agents."""
 
-    rank, size, restarted = 0, 1, False
+    rank, size, restarted, overlap = 0, 1, False, False
 
-    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:  # noqa: ARG002
+    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:  # noqa: ARG002
         """There is nobody."""
-        return 0.0
+        return lambda: 0.0
 
     def sum(self, x: Tensor) -> Tensor:
         """Its own."""
@@ -99,32 +111,27 @@ class Alone:
 class Torch:
     """Processes of torch.distributed, by gloo: messages leave from main memory, also for models on GPUs."""
 
-    def __init__(self, store: Any, timeout: float = TIMEOUT, restarted: bool = False) -> None:
+    def __init__(self, store: Any, timeout: float = TIMEOUT, restarted: bool = False, overlap: bool = False) -> None:
         self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
-        self._store, self._timeout = store, timedelta(seconds=timeout)
+        self._store, self._timeout, self.overlap = store, timedelta(seconds=timeout), overlap
 
-    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
         """All messages at once; receiving is begun first, so that none waits for room."""
-        peer, pending = self.rank, []
-        try:
-            for peer, buffer in into.items():
-                pending.append((peer, dist.irecv(buffer, peer)))
-            for peer, buffer in out.items():
-                pending.append((peer, dist.isend(buffer, peer)))
+        pending = [(peer, self._tried(peer, partial(dist.irecv, buffer, peer))) for peer, buffer in into.items()]
+        pending += [(peer, self._tried(peer, partial(dist.isend, buffer, peer))) for peer, buffer in out.items()]
+
+        def wait() -> float:
             began = time.perf_counter()
-            for peer, work in pending:  # noqa: B007 - it is the one that is missed if this fails
+            for peer, work in pending:
                 assert work is not None, "torch.distributed was told that this process is not in the group"
-                work.wait(self._timeout)
-        except RuntimeError as error:
-            raise self._lost(peer, error) from error
-        return time.perf_counter() - began
+                self._tried(peer, partial(work.wait, self._timeout))
+            return time.perf_counter() - began
+
+        return wait
 
     def sum(self, x: Tensor) -> Tensor:
         """An all-reduce."""
-        try:
-            dist.all_reduce(x)
-        except RuntimeError as error:
-            raise self._lost(self.rank, error) from error
+        self._tried(self.rank, partial(dist.all_reduce, x))
         return x
 
     def fail(self, reason: str) -> str:
@@ -134,6 +141,13 @@ class Torch:
     def close(self) -> None:
         """End the group."""
         dist.destroy_process_group()
+
+    def _tried(self, peer: int, act: Callable[[], T]) -> T:
+        """Do something that fails if this process is lost."""
+        try:
+            return act()
+        except RuntimeError as error:
+            raise self._lost(peer, error) from error
 
     def _lost(self, missed: int, error: RuntimeError) -> LostError:
         """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store."""
@@ -173,7 +187,7 @@ def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
     return next(iter(silent()), peer)
 
 
-def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
+def join_torch(interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False) -> Torch:
     """Join the processes that torchrun, or ``proxdasa run --processes``, started.
 
     Messages stay on this machine, by the loopback interface, unless another interface is named.
@@ -195,6 +209,8 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
         store: Any
         if file:
             store, start = dist.FileStore(file, size), int(os.environ[START])  # type: ignore[attr-defined]
+            if LIFELINE in os.environ:
+                _follow(int(os.environ[LIFELINE]))
         else:
             store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
             start = _count_starts(store, rank, size, timeout)
@@ -204,7 +220,17 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT) -> Torch:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
-    return Torch(store, timeout, restarted=start > 1)
+    return Torch(store, timeout, restarted=start > 1, overlap=overlap)
+
+
+def _follow(lifeline: int) -> None:
+    """Stop as if asked to, with a checkpoint, when our launcher has ended before us: it was killed."""
+
+    def follow() -> None:
+        os.read(lifeline, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
