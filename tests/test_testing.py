@@ -1,0 +1,445 @@
+"""Every law of `check_algorithm` against methods that break it: a check that cannot fail is worth nothing."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import pytest
+import torch
+
+from proxdasa.contracts import Facts
+from proxdasa.schedules import Alpha, Number
+from proxdasa.testing import LawError, check_algorithm, laws
+
+
+@dataclass(frozen=True, eq=False)
+class Sound:
+    """DProxSGT with its parts as methods of their own, so that each can be broken alone."""
+
+    facts: ClassVar[Facts] = Facts("sound", vectors=2, gradients=1)
+
+    gamma: Number = 0.3
+
+    class State(NamedTuple):
+        x: torch.Tensor
+        y: torch.Tensor
+        g: torch.Tensor
+
+    @property
+    def mapping_gamma(self):
+        return self.gamma
+
+    def init(self, agents, x):
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
+
+    def gradient(self, agents, k, x):
+        return agents.grad(x, k)
+
+    def mixed(self, agents, x, y):
+        return agents.mix(agents.early(x), y)
+
+    def moved(self, agents, k, x, y):
+        return agents.prox(x - self.gamma * y, self.gamma)
+
+    def step(self, agents, k, state):
+        x, y, g = state[:3]
+        g_new = self.gradient(agents, k, x)
+        x, y = self.mixed(agents, x, y + g_new - g)
+        return self.State(self.moved(agents, k, x, y), y, g_new)
+
+
+# what a method is
+
+
+class NoDataclass:
+    facts = Sound.facts
+
+
+@dataclass
+class Unfrozen:
+    facts: ClassVar[Facts] = Sound.facts
+    gamma: Number = 0.3
+
+
+class NoFacts(Sound):
+    facts = "two vectors"
+
+
+class XIsNotFirst(Sound):
+    class State(NamedTuple):
+        y: torch.Tensor
+        x: torch.Tensor
+
+
+class NoMappingGamma(Sound):
+    mapping_gamma = None
+
+
+class SinglePrecision(Sound):
+    def init(self, agents, x):
+        return self.State(x, torch.zeros(x.shape), torch.zeros(x.shape))
+
+
+class OneRow(Sound):
+    def init(self, agents, x):
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x[:, :1]))
+
+
+class BareTuple(Sound):
+    def step(self, agents, k, state):
+        return tuple(super().step(agents, k, state))
+
+
+class WrongSign(Sound):
+    def moved(self, agents, k, x, y):
+        return agents.prox(x + self.gamma * y, self.gamma)
+
+
+class AsksForN(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y * agents.n / agents.n)
+
+
+class LooksForN(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y * getattr(agents, "n", 5) / 5)
+
+
+# what a step may touch
+
+
+class WritesIntoX(Sound):
+    def init(self, agents, x):
+        return super().init(agents, x.add_(1.0))
+
+
+class WritesIntoTracker(Sound):
+    def step(self, agents, k, state):
+        g_new = agents.grad(state.x, k)
+        x, y = agents.mix(state.x, state.y.add_(g_new - state.g))
+        return self.State(self.moved(agents, k, x, y), y, g_new)
+
+
+@dataclass(frozen=True, eq=False)
+class Counts(Sound):
+    calls: list = field(default_factory=list, init=False, repr=False)
+
+    def moved(self, agents, k, x, y):
+        self.calls.append(k)
+        return super().moved(agents, k, x, y if len(self.calls) < 20 else 0.9 * y)
+
+
+class Noisy(Sound):
+    def gradient(self, agents, k, x):
+        return agents.grad(x, k) + 1e-6 * torch.randn_like(x)
+
+
+class EarlyOther(Sound):
+    def mixed(self, agents, x, y):
+        return agents.mix(agents.early(x) + 0.0, y)
+
+
+class EarlySecond(Sound):
+    def mixed(self, agents, x, y):
+        y, x = agents.mix(y, agents.early(x))
+        return x, y
+
+
+class MeanOverAgents(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y / (1 + 0.1 * x.mean(1, keepdim=True).tanh()))
+
+
+# what it says of itself
+
+
+class Dead(Sound):
+    class State(NamedTuple):
+        x: torch.Tensor
+        y: torch.Tensor
+        g: torch.Tensor
+        w: torch.Tensor
+
+    def init(self, agents, x):
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x), x)
+
+    def step(self, agents, k, state):
+        x, y, g, w = state
+        g_new = agents.grad(x, k)
+        mixed, y = agents.mix(agents.early(x), y + g_new - g)
+        return self.State(self.moved(agents, k, mixed, y), y, g_new, 0.5 * (w + x))
+
+
+class OneVector(Sound):
+    facts = Sound.facts._replace(vectors=1)
+
+
+class TwoGradients(Sound):
+    facts = Sound.facts._replace(gradients=2)
+
+
+class SaysItDoesNotMix(Sound):
+    facts = Sound.facts._replace(mixes=False)
+
+
+class OneSample(Sound):
+    def gradient(self, agents, k, x):
+        return agents.grad(x, 0)
+
+
+class NeverBegun(Sound):
+    def init(self, agents, x):
+        return self.State(x, torch.full_like(x, 0.1), torch.zeros_like(x))
+
+
+# what agents and trials are to each other
+
+
+class Leader(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x - 0.01 * (x - x[:, :1]), y)
+
+
+class Numbered(Sound):
+    def moved(self, agents, k, x, y):
+        speed = 1 - 0.1 * torch.arange(x.shape[1], dtype=x.dtype).view(-1, 1) / 5
+        return super().moved(agents, k, x, speed * y)
+
+
+class KnowsHowMany(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y * (1.0 if x.shape[1] > 1 else 0.9))
+
+
+class Branches(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y if self.gamma > 0 else -y)
+
+
+class TrialsMeet(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y / (1 + 0.1 * y.abs().amax((0, 2), keepdim=True)))
+
+
+# where it ends
+
+
+class Biased(Sound):
+    def gradient(self, agents, k, x):
+        return agents.grad(x, k) + 0.1
+
+
+class NoProx(Sound):
+    def moved(self, agents, k, x, y):
+        return x - self.gamma * y
+
+
+class OtherProx(Sound):
+    def moved(self, agents, k, x, y):
+        return agents.prox(x - self.gamma * y, 2 * self.gamma)
+
+
+class MixesForNothing(Sound):
+    def mixed(self, agents, x, y):
+        agents.mix(agents.early(x), y)
+        return x, y
+
+
+# where it runs
+
+
+class CountsRowsHere(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y * (1.0 if x.shape[1] in (1, 5) else 0.9))
+
+
+class SameTensor(Sound):
+    """Remembers by identity what a checkpoint cannot: that g and w are one tensor."""
+
+    class State(NamedTuple):
+        x: torch.Tensor
+        y: torch.Tensor
+        g: torch.Tensor
+        w: torch.Tensor
+
+    def init(self, agents, x):
+        zero = torch.zeros_like(x)
+        return self.State(x, torch.zeros_like(x), zero, zero)
+
+    def step(self, agents, k, state):
+        x, y, g, w = state
+        g_new = agents.grad(x, k)
+        x, y = agents.mix(agents.early(x), y + g_new - g)
+        return self.State(self.moved(agents, k, x, y if w is g else y + 0.1 * w), y, g_new, g_new)
+
+
+class HalfInSingle(Sound):
+    def moved(self, agents, k, x, y):
+        return super().moved(agents, k, x, y if x.dtype == torch.float64 else 0.5 * y)
+
+
+class LateFullGradient(Sound):
+    def gradient(self, agents, k, x):
+        return agents.grad(x, k) + (0.0 * agents.full_grad(x) if k == 10 else 0.0)
+
+
+class Swallows(Sound):
+    def gradient(self, agents, k, x):
+        return agents.grad(x, k).nan_to_num(0.0)
+
+
+BROKEN = [
+    (NoDataclass(), {"contract"}),
+    (Unfrozen(), {"contract"}),
+    (NoFacts(), {"contract"}),
+    (XIsNotFirst(), {"contract"}),
+    (NoMappingGamma(), {"contract"}),
+    (SinglePrecision(), {"shapes"}),
+    (OneRow(), {"shapes"}),
+    (BareTuple(), {"shapes"}),
+    (WrongSign(), {"stable"}),
+    (Sound(gamma=100.0), {"stable"}),
+    (AsksForN(), {"verbs"}),
+    (LooksForN(), {"verbs"}),
+    (WritesIntoX(), {"inputs"}),
+    (WritesIntoTracker(), {"inputs"}),
+    (Counts(), {"replay"}),
+    (Noisy(), {"replay"}),
+    (EarlyOther(), {"early"}),
+    (EarlySecond(), {"early"}),
+    (MeanOverAgents(), {"alone", "processes"}),
+    (Dead(), {"alive"}),
+    (OneVector(), {"costs"}),
+    (TwoGradients(), {"costs"}),
+    (SaysItDoesNotMix(), {"costs"}),
+    (OneSample(), {"samples"}),
+    (NeverBegun(), {"tracking", "solution", "sparsity"}),
+    (Leader(), {"alone", "relabelling", "processes"}),
+    (Numbered(), {"relabelling", "consensus", "single", "processes"}),
+    (KnowsHowMany(), {"single", "processes"}),
+    (Branches(), {"trials"}),
+    (TrialsMeet(), {"trials"}),
+    (Biased(), {"solution", "sparsity"}),
+    (NoProx(), {"sparsity"}),
+    (OtherProx(), {"sparsity"}),
+    (MixesForNothing(), {"together"}),
+    (CountsRowsHere(), {"processes"}),
+    (SameTensor(), {"resuming"}),
+    (HalfInSingle(), {"precision"}),
+    (LateFullGradient(), {"streams"}),
+    (Swallows(), {"divergence"}),
+]
+"""Methods and all the laws that each breaks."""
+
+
+@pytest.fixture(autouse=True)
+def shorter(monkeypatch):
+    """At γ = 0.3 sixty iterations are enough."""
+    monkeypatch.setattr(laws, "LONG", 60)
+
+
+@pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
+def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
+    with pytest.raises(LawError) as caught:
+        check_algorithm(method, tracks={"y": "g"})
+    assert set(caught.value.laws) == broken, str(caught.value)
+
+
+def test_every_law_has_been_seen_to_fail():
+    assert {name for _, broken in BROKEN for name in broken} == {law.name for law in (*laws.FOUNDATIONS, *laws.LAWS)}
+
+
+def test_a_sound_method_keeps_all_laws():
+    report = check_algorithm(Sound(), tracks={"y": "g"})
+    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS)
+    assert not report.left_out
+    assert str(report).startswith(f"Sound keeps {len(report.checked)} laws: contract, shapes, ")
+
+
+def test_what_does_not_apply_is_left_out_with_the_reason():
+    """No tracker was named, nothing is sent early, and Ψ = 0 is declared."""
+
+    class Plain(Sound):
+        facts = Sound.facts._replace(composite=False)
+
+        def mixed(self, agents, x, y):
+            return agents.mix(x, y)
+
+    report = check_algorithm(Plain())
+    assert set(report.left_out) == {"early", "tracking", "sparsity"}
+    assert "left out: sparsity (it declares that it is for Ψ = 0 only)" in str(report)
+    assert set(report.checked).isdisjoint(report.left_out)
+
+
+def test_a_bound_on_eigenvalues_is_respected(monkeypatch):
+    monkeypatch.setattr(laws, "LONG", 400)  # agents come together slowly on so lazy a network
+
+    class Careful(Sound):
+        facts = Sound.facts._replace(eigenvalues_above=0.3)
+
+    assert "costs" in check_algorithm(Careful()).checked
+
+
+@dataclass(frozen=True, eq=False)
+class Needy(Sound):
+    gamma: Number = field(kw_only=True)
+    alpha: Alpha = field(kw_only=True)
+    batch: int = field(kw_only=True)
+    used: ClassVar[list] = []
+
+    def __post_init__(self):
+        self.used.append((self.gamma, self.alpha, self.batch))
+
+    def gradient(self, agents, k, x):
+        return sum(agents.grad(x, 3 * k + j) for j in range(self.batch)) / self.batch
+
+
+def test_a_class_gets_suitable_parameters():
+    check_algorithm(Needy)
+    gamma, alpha, batch = Needy.used[0]
+    assert (gamma, alpha.describe(), batch) == (0.2, {"name": "constant", "value": 0.2}, 3)
+
+
+def test_a_class_with_other_parameters_asks_for_an_instance():
+    @dataclass(frozen=True, eq=False)
+    class Odd(Sound):
+        names: tuple[str, ...] = field(kw_only=True)
+
+    with pytest.raises(TypeError, match=r"Odd.names is annotated as .*give an instance in place of the class"):
+        check_algorithm(Odd)
+
+
+def test_the_message_has_demand_observation_and_cause():
+    with pytest.raises(LawError) as caught:
+        check_algorithm(OneVector())
+    title, *lines = str(caught.value).splitlines()
+    assert title == "OneVector breaks a law:"
+    assert lines[:2] == ["", "costs"]
+    assert " ".join(" ".join(lines[2:]).split()) == (
+        "Facts declare what is counted: vectors per step and round, gradients per sample of an ordinary step, mixes. "
+        "seen: step 0 sent 2 vectors to each neighbour in 1 rounds; facts have vectors=1, mixes=True, and mixing takes "
+        "1 usually: two calls of mix where one message could carry both, a gradient that is evaluated and not used, or "
+        "facts copied from another method"
+    )
+    assert max(map(len, lines)) <= 120
+
+
+def test_an_error_of_the_method_is_told_and_kept():
+    with pytest.raises(
+        LawError, match="seen: RuntimeError: Boolean value of Tensor with more than one value"
+    ) as caught:
+        check_algorithm(Branches())
+    assert caught.traceback
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_it_needs_no_pytest():
+    """As in a script of a user's own."""
+    program = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "import proxdasa; print(proxdasa.testing.check_algorithm(proxdasa.DPSGD))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("DPSGD keeps 22 laws")
