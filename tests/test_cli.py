@@ -113,14 +113,15 @@ def test_version():
 def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
     """The longest name of the paper's figure, and numbers as long as they come."""
     screen = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(cli.display, "err", screen)
+    monkeypatch.setattr(cli.watching, "err", screen)
     setups = experiments.speedup([5, 10, 20, 40], 10_000)
     name, setup = list(setups.items())[-1]
-    with cli.display.progress(list(setups)) as announce:
+    with cli.watching.progress(list(setups)) as announce:
         update = announce(name, setup)
-        update(2_500, 10_000, [{"loss": 0.01234, "stationarity": 1.234e-05}])
-    last = screen.file.getvalue().rpartition("run 8 of 8: prox-dasa-gt-n040 ")[2]
-    assert re.search(r" 25% loss 0\.012 ‖G‖² 1\.2e-05 -:--:--", last), last
+        measures = {"loss": 0.01234, "stationarity": 1.234e-05, "consensus": 3.123e-08}
+        update(2_500, 10_000, [{"trial": 0, "k": 2_500, **measures}])
+    last = screen.file.getvalue().rpartition("prox-dasa-gt-n040 ")[2]
+    assert last.startswith(" 2500/10000 loss 0.012 ‖G‖² 1.2e-05 consensus 3.1e-08 -:--"), last
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def test_run_tells_what_it_did(write, tmp_path):
     assert mean == pytest.approx(sum(values) / 2, rel=1e-3)
     assert f"results: {folder}   (picture and table: proxdasa report {folder})" in result.stdout
     # Where there is no terminal, progress is one line per run.
-    assert re.fullmatch(r"Prox-DASA: 20 iterations, loss \S+ ‖G‖² \S+\n", result.stderr)
+    assert re.fullmatch(r"Prox-DASA: 20 of 20 iterations, loss \S+ ‖G‖² \S+ consensus \S+\n", result.stderr)
 
 
 def test_run_with_other_metrics(write, tmp_path):
@@ -426,7 +427,8 @@ def test_reproduce_speedup_as_it_is(tmp_path, undrawn):
 def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch):
     result = call(*SPEEDUP, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert [re.sub(r": 6 iterations, loss \S+ ‖G‖² \S+$", "", line) for line in result.stderr.splitlines()] == [
+    measured = r": 6 of 6 iterations, loss \S+ ‖G‖² \S+ consensus \S+$"
+    assert [re.sub(measured, "", line) for line in result.stderr.splitlines()] == [
         f"run {i} of 6: {name}" for i, name in enumerate(NAMES, start=1)
     ]
     assert len(quick) == 6
@@ -488,24 +490,24 @@ def test_another_version_of_torch_is_no_other_setting(quick, tmp_path):
 
 @pytest.fixture
 def interrupt(monkeypatch):
-    """Ctrl-C when progress is shown for the nth time: eight times for each run of the series."""
+    """Ctrl-C when progress is shown for the nth time: seven times for each run of the series."""
 
     def at(count):
-        measures, told = cli.display.mean_measures, []
+        means, told = cli.watching.mean_row, []
 
         def shown(rows):
             told.append(rows)
             if len(told) == count:
                 raise KeyboardInterrupt
-            return measures(rows)
+            return means(rows)
 
-        monkeypatch.setattr(cli.display, "mean_measures", shown)
+        monkeypatch.setattr(cli.watching, "mean_row", shown)
 
     return at
 
 
 def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
-    interrupt(20)
+    interrupt(18)
     result = call(*SPEEDUP, "-o", tmp_path)
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
@@ -536,7 +538,7 @@ def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
 
 def test_an_interrupted_overwriting_leaves_nothing_old(quick, tmp_path, interrupt, undrawn):
     assert call(*SPEEDUP, "-o", tmp_path).exit_code == 0
-    interrupt(12)
+    interrupt(11)
     result = call(*SPEEDUP, "-o", tmp_path, "--overwrite")
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (

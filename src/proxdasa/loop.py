@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ from proxdasa.stopping import Watch
 
 Progress = Callable[[int, int, Sequence[Row]], None]
 """Told (iterations made, iterations in all, rows of the last observation) from time to time."""
+
+
+class ProgressWarning(UserWarning):
+    """Whoever was told of progress has failed."""
 
 
 CHECKPOINTS = "checkpoints"
@@ -122,8 +127,8 @@ class Loop:
                     for trial in self.keep.get(k + 1, ()):
                         self._kept[trial] = state.x[trial]
                     self._now = (k + 1, state)
-                    if self._progress and self.k % tick == 0 and self.k < due:
-                        self._progress(self.k, self.iterations, ())
+                    if self.k % tick == 0 and self.k < due:
+                        self._tell(())
             self.seconds += time.perf_counter() - began
             if watched and not self.stopped and self.k % watched == 0:
                 self._look()
@@ -163,22 +168,38 @@ class Loop:
         self._observed, self._seen = self._now, k
         if not latest:
             self.stopped = "diverged"
-        if self._progress:
-            self._progress(k, self.iterations, latest)
+        self._tell(latest)
+
+    def _tell(self, rows: Sequence[Row]) -> None:
+        """Report progress. Whoever is told and fails is not told again, and does not cost the run."""
+        if self._progress is None:
+            return
+        try:
+            self._progress(self.k, self.iterations, rows)
+        except Exception as error:
+            self._progress = None
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            warnings.warn(
+                f"progress after {self.k} iterations could not be told: {type(error).__name__}: {error} "
+                f"({place.filename}, line {place.lineno}); the run goes on without telling",
+                ProgressWarning,
+                stacklevel=8,
+            )
 
     def _mark_diverged(self) -> None:
         (k, state), engine = self._now, self.engine
-        for trial, agents in broken_agents(engine, state).items():
-            if trial in self.diverged:
-                continue
-            if k == 0:
-                raise ValueError(f"the starting point of trial {trial} is not finite")
-            where = Divergence(agents[0], k - 1)
-            if len(engine.agents) == engine.n:  # else the others would have to replay it too
-                counts = engine.counts()
-                where = locate(self.algorithm, engine, trial, self._observed, self._now)
-                engine.restore(counts)
-            self._warn(trial, where)
+        broken = {trial: agents for trial, agents in broken_agents(engine, state).items() if trial not in self.diverged}
+        if not broken:
+            return
+        if k == 0:
+            raise ValueError(f"the starting point of trial {min(broken)} is not finite")
+        found = {trial: Divergence(agents[0], k - 1) for trial, agents in broken.items()}
+        if len(engine.agents) == engine.n:  # else the others would have to replay it too
+            counts = engine.counts()
+            found = locate(self.algorithm, engine, broken, self._observed, self._now)
+            engine.restore(counts)
+        for trial in broken:
+            self._warn(trial, found[trial])
 
     def _stop_diverged(self, error: NonFiniteError) -> None:
         self.stopped = "diverged"

@@ -107,6 +107,14 @@ def format_rows(rows: Iterable[Row]) -> str:
     return "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
 
 
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The means over trials of one observation's rows."""
+    if not rows:
+        return {}
+    names = [name for name in rows[0] if name not in ("trial", "k")]
+    return {"k": rows[0]["k"], **{name: sum(row[name] for row in rows) / len(rows) for name in names}}
+
+
 def parse_rows(text: str, path: Path) -> list[Row]:
     """The rows in the text of a file, whose path is for messages; a last line cut short is left out with a warning."""
     lines = text.splitlines()

@@ -51,6 +51,11 @@ class Result:
         return self.x.mean(dim=1)
 
     @property
+    def last(self) -> list[Row]:
+        """The records of the last observation, a row for each trial that has not diverged."""
+        return [row for row in self.records if row["k"] == self.records[-1]["k"]]
+
+    @property
     def random_iterate(self) -> Tensor:
         """The theory's x^R, P(R = k) ∝ α_k, ``[trials, agents, d]``; only with ``run(..., random_iterate=True)``.
 

@@ -22,6 +22,7 @@ from proxdasa import data, records
 from proxdasa.cli import plans, reporting, runs, studies
 from proxdasa.cli.display import INTERRUPTED, err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
+from proxdasa.cli.tuning import tune
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.loop import flushed_denormals
 from proxdasa.runner import Setup
@@ -50,6 +51,7 @@ def root(
 app.command()(runs.run)
 app.command()(runs.resume)
 app.command()(plans.plan)
+app.command()(tune)
 app.command()(doctor)
 
 
@@ -117,7 +119,10 @@ def list_() -> None:
 def main() -> None:
     """Entry point."""
     warnings.showwarning = show_warning
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what there is is saved
+    for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what there is is saved; the latter if the terminal is closed
+        number = getattr(signal, name, None)
+        if number and signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         with flushed_denormals():  # before torch starts its threads, so that they have it too
             app()

@@ -1,27 +1,24 @@
-"""What the terminal shows: progress, tables, one-line errors."""
+"""What the terminal shows: tables, notes, one-line errors."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import typer
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxdasa import experiments, reports
-from proxdasa.loop import Progress as Report
-from proxdasa.records import Row
+from proxdasa import reports
+from proxdasa.cli.screens import Screen
 from proxdasa.results import Result
-from proxdasa.runner import Setup
 
-out = Console()
-err = Console(stderr=True)
+out = Screen()
+"""What a command is for, on standard output."""
+err = Screen(stderr=True)
+"""Everything else: progress, notes, warnings, errors."""
 
 T = TypeVar("T", int, float)
 
@@ -30,8 +27,6 @@ LEFT_OUT = ("trials", "milliseconds")
 """Columns that a terminal has no room for."""
 TEXTS = ("method", "run", "graph", "mixing")
 """Columns of tables that hold no numbers."""
-SILENCE = 30
-"""Seconds without a line where there is no terminal to draw a bar on."""
 
 
 @contextmanager
@@ -44,48 +39,9 @@ def input_errors() -> Iterator[None]:
         raise typer.Exit(BAD_INPUT) from None
 
 
-@contextmanager
-def progress(series: Sequence[str] = ()) -> Iterator[experiments.Announce]:
-    """A bar per run on a terminal, in 80 columns; elsewhere a line as a run ends, and now and then before."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=10),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[measures]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
-
-        def announce(name: str, setup: Setup) -> Report:
-            shown = f"run {series.index(name) + 1} of {len(series)}: {name}" if len(series) > 1 else name
-            task, told = bars.add_task(shown, total=setup.iterations, measures=""), time.monotonic()
-
-            def update(k: int, iterations: int, rows: Sequence[Row]) -> None:
-                bars.update(task, completed=k)
-                if rows:
-                    bars.update(task, measures=mean_measures(rows))
-                nonlocal told
-                if rows and not err.is_terminal and (k == iterations or time.monotonic() > told + SILENCE):
-                    told = time.monotonic()
-                    say(f"{shown}: {k} iterations, {mean_measures(rows)}", err)
-
-            return update
-
-        yield announce
-
-
-def mean_measures(rows: Sequence[Row]) -> str:
-    """Loss and stationarity in a few words."""
-    if not rows:
-        return "every trial diverged"
-    names = {"loss": "loss", "stationarity": "‖G‖²"}
-    means = {shown: sum(row[name] for row in rows) / len(rows) for name, shown in names.items() if name in rows[0]}
-    return " ".join(f"{name} {value:.2g}" for name, value in means.items())
-
-
 def show_final(result: Result) -> None:
     """The measures at the end of a run."""
-    last = [row for row in result.records if row["k"] == result.records[-1]["k"]] if result.records else []
+    last = result.last
     if not last:
         return
     table = Table(title=f"after {last[0]['k']} iterations, {len(last)} trials", title_justify="left")
@@ -144,7 +100,7 @@ def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
         raise ValueError(f"{option} takes numbers separated by commas, such as 5,10,20; got {given!r}") from None
 
 
-def say(text: str, console: Console = out) -> None:
+def say(text: str, console: Screen = out) -> None:
     """Print text as it is: paths are neither wrapped, so that they can be copied, nor read as markup."""
     console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from proxdasa import experiments, reports
+from proxdasa import experiments, reports, tuning
 from proxdasa.cli.display import (
     DIVERGED,
     INTERRUPTED,
@@ -18,11 +18,11 @@ from proxdasa.cli.display import (
     input_errors,
     numbers,
     out,
-    progress,
     say,
     show_report,
     show_sheet,
 )
+from proxdasa.cli.watching import ended, note, progress, watched
 from proxdasa.experiments import comparison as real_data
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.results import Result
@@ -49,6 +49,7 @@ Algorithms = Annotated[
 
 
 @app.command()
+@watched
 def speedup(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results and figure.")] = Path(
         "results/speedup"
@@ -95,11 +96,19 @@ def _compare(
         methods = _chosen(algorithms, real_data.algorithms(preset))
         sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
     tuned = {}
-    for method, result in run_all(sweeps, output, overwrite).items():
-        with input_errors():
-            tuned[method.removeprefix("sweep/")] = gamma, alpha = real_data.best(result)
+    with tuning.divergence_expected():
+        searched = run_all(sweeps, output, overwrite)
+    for method, result in searched.items():
         _show_sweep(result)
-        say(f"{result.config['facts']['title']}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
+        try:
+            tuned[method.removeprefix("sweep/")] = gamma, alpha = real_data.best(result)
+        except ValueError as error:
+            say(f"{error}; it is left out", err)
+            methods.remove(method.removeprefix("sweep/"))
+        else:
+            say(f"{result.config['facts']['title']}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
+    if not methods:
+        raise typer.Exit(DIVERGED)
     with input_errors():
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
     results = run_all(setups, output, overwrite)
@@ -108,7 +117,7 @@ def _compare(
         sheet = reports.compare(runs, real_data.published(name))
         show_sheet(f"{name}, {preset}", sheet)
         write(output, sheet, reports.draw_comparison(runs, output / "figure.png"))
-    finish(results)
+    finish(searched | results)
 
 
 for _name, _summary in {
@@ -116,7 +125,7 @@ for _name, _summary in {
     "mnist": "The comparison on MNIST: LeNet on a random graph of 8 agents, five methods (Section 5.2); takes hours.",
 }.items():
     _reused = "Finished runs of the same settings in the output folder are reused, method by method."
-    app.command(_name, help=f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/].")(_compare)
+    app.command(_name, help=f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/].")(watched(_compare))
 
 
 def _chosen(given: str | None, known: Sequence[str]) -> list[str]:
@@ -143,21 +152,20 @@ def write(output: Path, sheet: reports.Sheet, figure: Path) -> None:
 
 def _show_sweep(result: Result) -> None:
     """The final objective for each γ and α."""
-    ends = {row["trial"]: row["objective"] for row in result.records if row["k"] == result.iterations}
-    gammas, alphas = (list(dict.fromkeys(values)) for values in zip(*real_data.GRID, strict=True))
+    cells = {tuple(one.parameters.values()): one.fault or f"{one.mean:.4g}" for one in real_data.ranking(result)}
+    gammas, alphas = ({setting[name]: None for setting in real_data.GRID} for name in ("gamma", "alpha"))
     say(f"{result.config['facts']['title']}: objective after {result.iterations} iterations")
     table = Table("", *(f"α = {alpha:g}" for alpha in alphas))
     for gamma in gammas:
-        cells = [ends.get(real_data.GRID.index((gamma, alpha))) for alpha in alphas]
-        table.add_row(f"γ = {gamma:g}", *("diverged" if cell is None else f"{cell:.4g}" for cell in cells))
+        table.add_row(f"γ = {gamma:g}", *(cells[gamma, alpha] for alpha in alphas))
     out.print(table)
 
 
 def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
     """The series of runs, or the end of the command if it was interrupted."""
-    with input_errors(), progress(list(setups)) as announce:
+    with input_errors(), progress(list(setups), output) as announce:
         output.mkdir(parents=True, exist_ok=True)
-        results = experiments.run_series(setups, output, announce, overwrite, lambda text: say(text, err))
+        results = experiments.run_series(setups, output, announce, overwrite, note, ended)
     if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":
         kept = "its records are saved" if last.records else "it has no records"
         say(

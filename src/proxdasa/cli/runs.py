@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,16 @@ from typing import Annotated, NoReturn
 import typer
 
 from proxdasa import engines, experiments, plans, records
-from proxdasa.cli.display import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, err, input_errors, progress, say, show_final
+from proxdasa.cli import watching
+from proxdasa.cli.display import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, err, input_errors, say, show_final
+from proxdasa.cli.watching import ended, note, progress, watched
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launcher import launch
-from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT
-from proxdasa.loop import CHECKPOINTS, Saving
+from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT, Transport
+from proxdasa.loop import CHECKPOINTS, Progress, Saving
+from proxdasa.records import Row
 from proxdasa.runner import Setup
+from proxdasa.tensorboard import TensorBoard
 
 Processes = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Spread the agents over so many processes of this machine.")
@@ -41,16 +45,31 @@ Interface = Annotated[
         "interface is used.",
     ),
 ]
+Overlap = Annotated[
+    bool,
+    typer.Option(
+        "--overlap",
+        help="Send x while gradients are computed, in a message of its own; pays where links are slow.",
+    ),
+]
 Every = Annotated[
     int | None,
     typer.Option(min=1, metavar="K", help="Leave a checkpoint every K iterations, from which [b]resume[/] goes on."),
 ]
+Curves = Annotated[
+    bool,
+    typer.Option(
+        "--tensorboard", help="Write curves for TensorBoard while it runs, into [b]tensorboard[/] in the folder."
+    ),
+]
 
-
+BOARD = "tensorboard"
+"""The folder of curves within a results folder."""
 ENDINGS = {"interrupted": INTERRUPTED, "diverged": DIVERGED}
 """Exit codes of runs that ended too early."""
 
 
+@watched
 def run(
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
@@ -65,28 +84,34 @@ def run(
     max_restarts: Restarts = 0,
     timeout: Timeout = TIMEOUT,
     interface: Interface = None,
+    overlap: Overlap = False,
+    tensorboard: Curves = False,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
     With --processes the agents live in several processes of this machine. For clusters, start the same command by
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
+    board = _board(output, tensorboard)
     read = partial(_read, file, exact)
     make_room = partial(_make_room, output, overwrite)
     if processes is not None:
         options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
-        options += ["--exact"] * exact + ["--overwrite"] * overwrite
-        words = ["run", str(file), "--output", str(output), "--timeout", str(timeout), *options]
+        options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, overlap, tensorboard)
+        words = ["run", str(file), "--output", str(output), *options]
         _launch(words, output, read, make_room, processes, max_restarts)
-    _run(read, output, checkpoint_every, timeout, interface, make_room)
+    _run(read, output, checkpoint_every, partial(engines.connect, interface, timeout, overlap), make_room, board)
 
 
+@watched
 def resume(
     folder: Annotated[Path, typer.Argument(help="The results folder of a run that was stopped.")],
     processes: Processes = None,
     max_restarts: Restarts = 0,
     timeout: Timeout = TIMEOUT,
     interface: Interface = None,
+    overlap: Overlap = False,
+    tensorboard: Curves = False,
 ) -> None:
     """Go on with a run from its last checkpoint, with as many processes as you like."""
     with input_errors():
@@ -97,16 +122,31 @@ def resume(
                 "checkpoints by itself (--checkpoint-every)"
             )
         every = records.read_config(told.parent)["ending"].get("checkpoint_every")
+    board = _board(folder, tensorboard)
     read = partial(_read, told, False)
     if processes is not None:
-        words = ["resume", str(folder), "--timeout", str(timeout)]
+        words = ["resume", str(folder), *_again(timeout, interface, overlap, tensorboard)]
         _launch(words, folder, read, lambda: None, processes, max_restarts)
-    _run(read, folder, every, timeout, interface, lambda: None)
+    _run(read, folder, every, partial(engines.connect, interface, timeout, overlap), lambda: None, board)
+
+
+def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bool) -> list[str]:
+    """The options that run and resume have in common, for processes that are started."""
+    with input_errors():
+        if interface is not None:
+            raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
+    return ["--timeout", str(timeout)] + ["--overlap"] * overlap + ["--tensorboard"] * tensorboard
 
 
 def _read(file: Path, exact: bool, try_step: bool) -> Setup:
     setup = experiments.read(file, try_step)
     return dataclasses.replace(setup, exact=True) if exact else setup
+
+
+def _board(output: Path, asked: bool) -> TensorBoard | None:
+    """What writes curves; refused before anything runs if it cannot."""
+    with input_errors():
+        return TensorBoard(output / BOARD) if asked else None
 
 
 def _make_room(output: Path, overwrite: bool) -> None:
@@ -120,8 +160,10 @@ def _make_room(output: Path, overwrite: bool) -> None:
                 f"{output} holds a run that was stopped; proxdasa resume {output} goes on with it, "
                 "--overwrite begins anew"
             )
-    elif checkpoints.exists() and engines.first():
-        shutil.rmtree(checkpoints)
+    elif engines.first():
+        for old in (checkpoints, output / BOARD):
+            if old.exists():
+                shutil.rmtree(old)
     output.mkdir(parents=True, exist_ok=True)
 
 
@@ -139,7 +181,7 @@ def _launch(
         make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
-    command = [sys.executable, "-m", "proxdasa", *words]
+    command = [sys.executable, "-m", "proxdasa", *words, *watching.audience.words()]
     decisions = (DIVERGED, BAD_INPUT, INTERRUPTED)
     code = launch(command, processes, restarts, decisions, lambda text: say(text, err))
     if code not in (0, *decisions):
@@ -152,30 +194,31 @@ def _run(
     read: Callable[[bool], Setup],
     output: Path,
     every: int | None,
-    timeout: float,
-    interface: str | None,
+    connect: Callable[[], Transport | None],
     make_room: Callable[[], None],
+    board: TensorBoard | None,
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
     with input_errors(), _peer_errors(output):
         setup = read(not engines.several())
-        transport = engines.connect(interface, timeout)
+        transport = connect()
         leads = transport is None or transport.rank == 0
         if not (transport and transport.restarted):
             make_room()
             if leads and (broken := plans.departure(setup)):
-                say(f"note: {broken}", err)
+                note(f"note: {broken}")
         title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
-        with progress() if leads else nullcontext() as announce:
-            told = announce(title, setup) if announce else None
-            loop = setup.loop(transport)
-            del setup  # and with it the data of other processes' agents
-            result = loop.run(told, saving)
-        if leads:
-            result.save(output, overwrite=True)
-    if leads:
-        show_final(result)
-        say(f"results: {output}   (picture and table: proxdasa report {output})")
+        with board or nullcontext():
+            with progress(output=output) if leads else nullcontext() as announce:
+                told = _both(announce(title, setup), board) if announce else None
+                loop = setup.loop(transport)
+                del setup  # and with it the data of other processes' agents
+                result = loop.run(told, saving)
+            if leads:
+                result.save(output, overwrite=True)
+                ended(title, output, result)
+                show_final(result)
+                say(f"results: {output}   (picture and table: proxdasa report {output})")
     if transport:
         transport.close()
     if result.stopped == "interrupted" and leads:
@@ -183,6 +226,18 @@ def _run(
         say(f"proxdasa resume {output} goes on", err)
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
+
+
+def _both(first: Progress, second: Progress | None) -> Progress:
+    """Tell one, then the other."""
+    if second is None:
+        return first
+
+    def told(k: int, iterations: int, rows: Sequence[Row]) -> None:
+        first(k, iterations, rows)
+        second(k, iterations, rows)
+
+    return told
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import typer
 from proxdasa import experiments, reports
 from proxdasa.cli.display import input_errors, numbers, say, show_sheet
 from proxdasa.cli.reproduce import Output, Overwrite, Seed, Trials, app, finish, load, run_all, write
+from proxdasa.cli.watching import watched
 from proxdasa.experiments.heterogeneity import BETAS, skew
 from proxdasa.experiments.topology import ROUNDS
 from proxdasa.reports import Cell, Panel, Run, Sheet, finals, second_half, shown_curve, words
@@ -25,6 +26,7 @@ MIXINGS = {"single": "one round", "gossip": "gossip, ⌈1/(1 − ρ)⌉ rounds",
 
 
 @app.command()
+@watched
 def heterogeneity(
     data: Annotated[Literal["digits", "mnist"], typer.Option(help="The examples; MNIST takes hours.")] = "digits",
     betas: Annotated[
@@ -76,6 +78,7 @@ def _draw_levels(runs: Mapping[str, Run], setups: Mapping[str, Setup], path: Pat
 
 
 @app.command()
+@watched
 def topology(
     rounds: Annotated[str, typer.Option(help="Numbers of communication rounds, separated by commas.")] = ",".join(
         map(str, ROUNDS)

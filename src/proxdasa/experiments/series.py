@@ -25,13 +25,14 @@ def run_series(
     announce: Announce,
     overwrite: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    ended: Callable[[str, Path, Result], None] = lambda _name, _folder, _result: None,
 ) -> dict[str, Result]:
     """Run each set-up into ``folder/name``; those whose finished results are there already are reused.
 
     Results of other settings are refused. With ``overwrite`` the set-ups' earlier results are removed first and all of
     them run, so that what an interruption leaves never mixes old and new. An interruption ends the series; the
     interrupted run is saved with the records it has, and the next time goes on from its last checkpoint. ``say`` is
-    told if runs are reused.
+    told if runs are reused, ``ended`` of each run when its results are there.
     """
     earlier: dict[str, Result] = {}
     if overwrite:
@@ -46,11 +47,13 @@ def run_series(
     for name, setup in setups.items():
         if name in earlier:
             results[name] = earlier[name]
+            ended(name, folder / name, earlier[name])
             continue
         saving = Saving(folder / name / CHECKPOINTS, max(1, setup.iterations // 10))
         results[name] = setup.run(announce(name, setup), saving)
         if results[name].records:  # a report cannot read a folder without any
             results[name].save(folder / name, overwrite=True)
+        ended(name, folder / name, results[name])
         if results[name].stopped == "interrupted":
             break
         shutil.rmtree(saving.folder, ignore_errors=True)
