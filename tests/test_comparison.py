@@ -111,7 +111,9 @@ def quick_sweep(tiny, method="prox-dasa"):
 def test_a_sweep_is_the_grid_and_its_best_has_the_lowest_objective(tiny):
     result = quick_sweep(tiny)
     algorithm = result.config["algorithm"]
-    assert list(zip(algorithm["gamma"], algorithm["alpha"]["alpha"], strict=True)) == list(comparison.GRID)
+    settings = zip(algorithm["gamma"], algorithm["alpha"]["alpha"], strict=True)
+    assert [{"gamma": gamma, "alpha": alpha} for gamma, alpha in settings] == comparison.GRID
+    assert comparison.GRID[4] == {"gamma": 3.0, "alpha": 1.0}
     for row in result.records:
         row["objective"] = 5.0 if row["trial"] != 4 or row["k"] < 2 else 4.0  # the fifth at the end alone
         if row["trial"] == 2 and row["k"] == 2:
@@ -152,6 +154,17 @@ def test_the_command_with_tuning(tiny, wide, tmp_path):
     assert "1 finished run reused" in again.stderr
     assert "2 finished runs reused" in again.stderr
     assert "iterations" not in again.stderr
+
+
+def test_a_method_for_which_everything_diverges_is_left_out(tiny, wide, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "GRID", [{"gamma": 1e40, "alpha": 1.0}, {"gamma": 1e41, "alpha": 1.0}])
+    result = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa,sppdm", "--trials", 1, "-o", tmp_path)
+    assert result.exit_code == 1, result.output
+    assert "Prox-DASA diverged for every γ and α of the grid; it is left out" in result.stderr
+    assert "SPPDM" in (tmp_path / "table.csv").read_text(encoding="utf-8")
+    alone = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa", "--trials", 1, "-o", tmp_path)
+    assert alone.exit_code == 1
+    assert "is left out" in alone.stderr
 
 
 def test_the_command_as_published(tiny, wide, tmp_path):

@@ -189,6 +189,6 @@ def test_quadratic_refuses(A, b, message):
 
 
 def test_every_problem_is_listed():
-    names = {"PhaseRetrieval", "SingleIndex", "Quadratic", "Supervised"}
+    names = {"PhaseRetrieval", "SingleIndex", "Quadratic", "Supervised", "Repeated"}
     assert {thing.__name__ for thing in problems.ALL} == names
     assert math.isclose(quadratic().to(torch.float32).evaluate(torch.zeros(1, 3, 4)).loss.sum(), 0)

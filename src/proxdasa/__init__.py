@@ -4,7 +4,7 @@ n agents on a connected graph, each with its own data, together minimise (1/n) Î
 and seen through one-sample stochastic gradients, Î¨ convex and non-smooth. No server, no pooled data, neighbours only.
 """
 
-from proxdasa import data, metrics, networks, optim, plans, problems, regularizers, schedules
+from proxdasa import data, metrics, networks, optim, plans, problems, regularizers, schedules, testing
 from proxdasa.algorithms import (
     D2,
     DPSGD,
@@ -26,6 +26,7 @@ from proxdasa.results import Result, load
 from proxdasa.runner import run
 from proxdasa.schedules import per_trial
 from proxdasa.stopping import Stationary
+from proxdasa.tuning import tune
 
 __all__ = [
     "D2",
@@ -57,4 +58,6 @@ __all__ = [
     "regularizers",
     "run",
     "schedules",
+    "testing",
+    "tune",
 ]

@@ -15,14 +15,13 @@ agent, and what the script of Prox-DASA-GT computes (see `NAMES`). Stationarity 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
-from proxdasa import data, metrics
+from proxdasa import data, metrics, tuning
 from proxdasa.algorithms import SPPDM, DeepStormV2, ProxDASA, ProxDASAGT, ProxGTSRE
 from proxdasa.contracts import Algorithm
 from proxdasa.data import Contiguous, Dataset, Shuffled
@@ -31,15 +30,15 @@ from proxdasa.problems import Supervised, models
 from proxdasa.regularizers import L1
 from proxdasa.results import Result
 from proxdasa.runner import Setup
-from proxdasa.schedules import cube_root, diminishing, nesterov, per_trial, uncapped
+from proxdasa.schedules import cube_root, diminishing, nesterov, uncapped
 
 DASA: dict[str, type[ProxDASA | ProxDASAGT]] = {"prox-dasa": ProxDASA, "prox-dasa-gt": ProxDASAGT}
 Preset = Literal["paper", "as-published"]
 
 AGENTS = 8
 WEIGHT = 1e-4
-GRID = tuple((gamma, alpha) for gamma in (1.0, 3.0, 10.0) for alpha in (0.3, 1.0, 3.0))
-"""The (γ, α) among which the paper chooses."""
+GRID = tuning.combinations({"gamma": (1.0, 3.0, 10.0), "alpha": (0.3, 1.0, 3.0)})
+"""The settings among which the paper chooses."""
 
 NAMES = {
     "sppdm": "SPPDM",
@@ -149,22 +148,25 @@ def published(name: str) -> dict[str, dict[str, float]]:
 
 def sweep(name: str, algorithms: Sequence[str], iterations: int | None = None, seed: int = 0) -> dict[str, Setup]:
     """The grid of γ and α for the methods of the paper among those named: nine stacked trials each."""
-    gammas, alphas = zip(*GRID, strict=True)
     chosen: dict[str, Algorithm] = {
-        f"sweep/{method}": kind(gamma=per_trial(gammas), alpha=diminishing(per_trial(alphas)))
+        f"sweep/{method}": tuning.stacked(kind(1.0, diminishing(1.0)), GRID)
         for method, kind in DASA.items()
         if method in algorithms
     }
     return _setups(EXPERIMENTS[name], "paper", chosen, iterations, len(GRID), seed)
 
 
+def ranking(result: Result) -> list[tuning.Outcome]:
+    """The settings of a sweep by the final objective F + Ψ."""
+    return tuning.rank(result, GRID, "objective")
+
+
 def best(result: Result) -> tuple[float, float]:
-    """The (γ, α) of a sweep with the lowest final objective F + Ψ; those that diverged do not count."""
-    ends = {row["trial"]: row["objective"] for row in result.records if row["k"] == result.iterations}
-    ends = {trial: value for trial, value in ends.items() if math.isfinite(value)}
-    if not ends:
+    """The (γ, α) of a sweep with the lowest final objective; those that diverged do not count."""
+    first = ranking(result)[0]
+    if first.fault:
         raise ValueError(f"{result.config['facts']['title']} diverged for every γ and α of the grid")
-    return GRID[min(ends, key=lambda trial: ends[trial])]
+    return first.parameters["gamma"], first.parameters["alpha"]
 
 
 def _setups(

@@ -5,10 +5,11 @@ A problem is a value: it holds its data, draws nothing and keeps no state betwee
 
 from proxdasa.problems import models
 from proxdasa.problems.quadratic import Quadratic
+from proxdasa.problems.repeated import Repeated
 from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
 from proxdasa.problems.supervised import LOSSES, Loss, Model, Supervised, cross_entropy, squared_error
 
-ALL = (PhaseRetrieval, SingleIndex, Quadratic, Supervised)
+ALL = (PhaseRetrieval, SingleIndex, Quadratic, Supervised, Repeated)
 
 __all__ = [
     "ALL",
@@ -22,6 +23,7 @@ __all__ = [
     "Model",
     "PhaseRetrieval",
     "Quadratic",
+    "Repeated",
     "SingleIndex",
     "Supervised",
     "cross_entropy",

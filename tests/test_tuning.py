@@ -1,0 +1,389 @@
+"""Tuning: a stack of settings is their single runs, ranked; what diverges is marked; the command and its files."""
+
+import csv
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import proxdasa
+from proxdasa import cli, networks, regularizers, schedules, tuning
+from proxdasa.experiments import read
+from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
+from proxdasa.regularizers import L1
+from proxdasa.reports import searches
+from proxdasa.results import Result
+from proxdasa.runner import Setup
+from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
+
+METHOD = proxdasa.ProxDASA(gamma=0.01)
+FILE = """
+iterations = 20
+trials = 2
+[algorithm]
+name = "ProxDASA"
+gamma = 0.01
+[problem]
+name = "PhaseRetrieval"
+agents = 3
+dim = 4
+sparsity = 2
+evaluation = 20
+[network]
+name = "ring"
+[regularizer]
+name = "L1"
+weight = 0.01
+"""
+
+
+def retrieval(**settings):
+    return PhaseRetrieval(agents=3, dim=4, sparsity=2, evaluation=20, **settings)
+
+
+def setup(algorithm=METHOD, **changes):
+    chosen = {"regularizer": L1(0.01), "iterations": 20, "trials": 2, "dtype": torch.float64} | changes
+    return Setup(algorithm, retrieval(), networks.ring(3), **chosen)
+
+
+def quadratic(rows=2):
+    """F = ½‖x − 1‖² for every agent; gradient steps of more than 2 diverge."""
+    return Quadratic(torch.eye(3).expand(rows, 3, 3), torch.ones(rows, 3))
+
+
+def tuned(grid, **settings):
+    settings = {"iterations": 100, "measure": "loss"} | settings
+    return proxdasa.tune(proxdasa.DPSGD(gamma=1.0), quadratic(), networks.complete(2), grid=grid, **settings)
+
+
+# the stack
+
+
+@pytest.mark.parametrize("x0", [None, "own"])
+def test_each_setting_is_the_run_that_it_would_be_alone(x0):
+    base = setup(x0=torch.rand(2, 3, 4, dtype=torch.float64) if x0 else None)
+    search = tuning.Search(base, tuning.combinations({"gamma": [0.01, 0.03], "alpha": [0.3, 1.0, 2.0]}))
+    result = search.setup.run()
+    ranking = search.ranked(result, "loss").ranking
+    for s, setting in enumerate(search.settings):
+        method = proxdasa.ProxDASA(setting["gamma"], schedules.horizon(setting["alpha"]))
+        alone = replace(base, algorithm=method).run()
+        torch.testing.assert_close(result.x[2 * s : 2 * s + 2], alone.x, rtol=1e-10, atol=1e-12)
+        ends = [row["loss"] for row in alone.records[-2:]]
+        assert next(o for o in ranking if o.parameters == setting).values == pytest.approx(ends, rel=1e-10)
+
+
+def test_repeated_trials_see_the_same_and_the_first_see_what_they_did():
+    problem = Repeated(retrieval(), trials=2)
+    words = torch.randint(-(2**31), 2**31, (8, 5, 3, problem.words), dtype=torch.int32)
+    drawn, first = problem.sample(words), retrieval().sample(words[:, :2])
+    assert torch.equal(drawn, first[:, [0, 1, 0, 1, 0]])
+    assert torch.equal(problem.start(7, 4), retrieval().start(7, 2)[[0, 1, 0, 1]])
+    assert problem.restrict(range(1, 3)).agents == 2
+    with pytest.raises(ValueError, match="trials must be a whole number"):
+        Repeated(retrieval(), trials=0)
+
+
+def test_a_sweep_can_be_run_again_from_its_configuration(tmp_path):
+    search = tuning.Search(setup(trials=1), tuning.combinations({"gamma": [0.01, 0.03]}))
+    result = search.setup.run()
+    again = read(result.save(tmp_path) / "config.json").run()
+    torch.testing.assert_close(again.x, result.x)
+
+
+# what can be searched
+
+
+def test_parameters_are_numbers_of_the_method_and_of_its_schedules():
+    method = proxdasa.DeepStormV2(schedules.cube_root(0.5, k0=2.0), beta=1.0)
+    assert list(tuning.tunable(method)) == ["alpha", "alpha.a", "alpha.k0", "beta"]
+    changed = tuning.with_parameters(method, {"alpha": 0.7, "alpha.k0": 3.0, "beta": 2.0})
+    assert (changed.alpha.parameters, changed.beta) == ({"a": 0.7, "k0": 3.0}, 2.0)
+    momentum = proxdasa.SPPDM(1.0, 1.0, 1.0, 0.5, 1.0, schedules.nesterov())
+    assert list(tuning.tunable(momentum)) == ["gamma", "c", "kappa", "beta", "alpha"]
+
+
+@ALGORITHMS
+def test_every_number_of_every_method_can_be_searched(method):
+    numbers = {name for name, value in TRANSCRIBED[method][1].items() if isinstance(value, float)}
+    steps = {"alpha"} if "alpha" in TRANSCRIBED[method][1] else set()
+    assert {name for name in tuning.tunable(made(method)) if "." not in name} == numbers | steps
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "message"),
+    [
+        (proxdasa.ProxGTSA(0.1), {"batch": [1, 2]}, "batch cannot be searched for ProxGT-SA, it is the same for all"),
+        (METHOD, {"beta": [1.0]}, "it is none of its parameters; accepted: gamma, alpha, alpha.scale"),
+        (METHOD, {"alpha": [1.0], "alpha.scale": [2.0]}, "alpha and alpha.scale are the same parameter"),
+        (METHOD, {"gamma": [0.1, -1.0]}, "gamma must be a positive number"),
+        (METHOD, {"alpha": [0.0]}, "alpha must be a positive number"),
+        (METHOD, {"gamma": []}, "gamma has no values to try"),
+        (proxdasa.ProxDASA(0.1, lambda k: 0.5), {"alpha": [1.0]}, "alpha cannot be searched .* accepted: gamma$"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(method, grid, message):
+    with pytest.raises(ValueError, match=message):
+        _ = tuning.Search(setup(method), tuning.combinations(grid)).setup
+
+
+def test_a_parameter_that_differs_by_trial_already_is_refused_unless_it_is_searched():
+    method = proxdasa.ProxDASA(proxdasa.per_trial([0.01, 0.02]))
+    with pytest.raises(ValueError, match="gamma differs by trial already"):
+        tuning.Search(setup(method), [{"alpha": 1.0}])
+    assert tuning.Search(setup(method), [{"gamma": 0.1}]).setup.algorithm.gamma.flatten().tolist() == [0.1, 0.1]
+
+
+def test_a_grid_has_all_combinations_once():
+    grid = tuning.combinations({"gamma": [1, 2, 1], "alpha": [0.3]})
+    assert grid == [{"gamma": 1.0, "alpha": 0.3}, {"gamma": 2.0, "alpha": 0.3}]
+
+
+def test_draws_are_log_uniform_and_named_by_the_seed():
+    drawn = [setting["gamma"] for setting in tuning.draws({"gamma": (1e-3, 10.0), "alpha": (1.0, 2.0)}, 400, seed=1)]
+    assert 1e-3 <= min(drawn) < 2e-3
+    assert 5 < max(drawn) <= 10
+    assert sum(value < 0.1 for value in drawn) / 400 == pytest.approx(0.5, abs=0.08)
+    assert tuning.draws({"gamma": (1, 2)}, 3, seed=1) == tuning.draws({"gamma": (1, 2)}, 3, seed=1)
+    assert tuning.draws({"gamma": (1, 2)}, 3, seed=1) != tuning.draws({"gamma": (1, 2)}, 3, seed=2)
+    for bad in ((0.0, 1.0), (2.0, 1.0), (1.0, float("inf"))):
+        with pytest.raises(ValueError, match="from one positive number to a larger one"):
+            tuning.draws({"gamma": bad}, 3, seed=0)
+    with pytest.raises(ValueError, match="samples must be a whole number"):
+        tuning.draws({"gamma": (1, 2)}, 0, seed=0)
+
+
+@pytest.mark.parametrize(("grid", "random"), [(None, None), ({"gamma": [1.0]}, {"gamma": (1.0, 2.0)})])
+def test_a_search_is_one_kind_or_the_other(grid, random):
+    with pytest.raises(ValueError, match="either a grid of values or random ranges"):
+        tuning.choose(grid, random, 3, 0)
+
+
+# the ranking
+
+
+def test_the_best_is_found_and_what_diverges_is_marked():
+    found = tuned({"gamma": [0.01, 1.0, 0.1, 1e3, 2.2]})
+    assert [outcome.parameters["gamma"] for outcome in found.ranking] == [1.0, 0.1, 0.01, 2.2, 1e3]
+    assert [outcome.fault for outcome in found.ranking] == ["", "", "", "", "diverged"]
+    assert found.best == {"gamma": 1.0}
+    assert found.algorithm.gamma == 1.0
+    assert found.notes == []
+
+
+def test_if_everything_diverges_results_are_there_all_the_same(tmp_path):
+    found = tuned({"gamma": [1e3, 1e4]})
+    assert found.result.stopped == "diverged"
+    with pytest.raises(ValueError, match="D-PSGD has no loss to choose by: every setting diverged"):
+        _ = found.best
+    found.save(tmp_path)
+    assert (tmp_path / "figure.png").stat().st_size > 5_000
+
+
+def fake(values):
+    records = [{"trial": trial, "k": 5, "loss": value} for trial, value in enumerate(values) if value is not None]
+    return Result({"trials": len(values)}, records, {}, 5, stopped=None)
+
+
+def test_a_setting_counts_with_all_its_trials_or_not_at_all():
+    settings = [{"gamma": float(gamma)} for gamma in range(4)]
+    result = fake([1.0, 2.0, 0.1, None, 3.0, 0.2, 0.5, float("inf")])
+    ranking = tuning.rank(result, settings, "loss")
+    assert [(o.parameters["gamma"], o.fault) for o in ranking] == [
+        (0.0, ""),
+        (2.0, ""),
+        (1.0, "diverged in 1 of 2 trials"),
+        (3.0, "has no finite loss"),
+    ]
+    assert ranking[0].mean == 1.5
+    assert tuning.rank(result, settings, "loss", largest=True)[0].parameters == {"gamma": 2.0}
+
+
+def test_of_an_interrupted_run_the_last_observation_counts():
+    result = replace(fake([2.0, 1.0]), iterations=7, stopped="interrupted")
+    assert tuning.rank(result, [{"gamma": 1.0}, {"gamma": 2.0}], "loss")[0].parameters == {"gamma": 2.0}
+    assert tuning.rank(replace(result, stopped=None), [{"gamma": 1.0}, {"gamma": 2.0}], "loss")[0].fault
+
+
+def test_more_accuracy_is_better_and_less_of_the_rest():
+    assert tuning.larger_is_better("accuracy")
+    assert tuning.larger_is_better("lowest_accuracy")
+    assert not any(map(tuning.larger_is_better, ("loss", "objective", "stationarity", "test_loss", "merit")))
+    with pytest.raises(ValueError, match="is more or less of f1 better"):
+        tuning.larger_is_better("f1")
+    found = tuned({"gamma": [0.01, 1.0]}, largest=True)
+    assert found.best == {"gamma": 0.01}
+
+
+def test_what_is_not_recorded_or_does_not_fit_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"records no 'accuracy'; accepted: loss, objective"):
+        tuned({"gamma": [1.0]}, measure="accuracy")
+    with pytest.raises(ValueError, match="records no 'dual_gap'"):  # D-PSGD has no z
+        tuned({"gamma": [1.0]}, measure="dual_gap")
+    monkeypatch.setattr(tuning, "_memory", lambda: 300.0)
+    with pytest.raises(ValueError, match=r"6 settings × 2 trials = 12 stacked trials .* need .* GB of memory"):
+        tuned({"gamma": [1.0, 2, 3, 4, 5, 6]}, trials=2)
+
+
+def test_notes_on_trusting_the_ranking():
+    search = tuning.Search(setup(), tuning.combinations({"gamma": [0.001, 0.01]}))
+    result = search.setup.run()
+    assert "each setting's own γ" in search.ranked(result, "stationarity").notes[0]
+    assert search.ranked(result, "loss").notes == [
+        "the best gamma is the largest that was tried; beyond it may be better"
+    ]
+    alike = replace(search, base=replace(search.base, regularizer=regularizers.Zero()))
+    assert not any("own γ" in note for note in alike.ranked(result, "stationarity").notes)
+
+
+# files and pictures
+
+
+def outcomes(*, three=False):
+    settings = tuning.combinations(
+        {"gamma": [0.1, 1.0], "alpha": [0.3, 1.0, 3.0]} | ({"c": [1.0, 2.0]} if three else {})
+    )
+    listed = [tuning.Outcome(s, (s["gamma"] + s["alpha"],) * 2, "diverged" * (s["alpha"] == 3)) for s in settings]
+    return sorted(listed, key=lambda o: (bool(o.fault), sum(o.values)))
+
+
+def test_the_table_marks_what_diverged(tmp_path):
+    sheet = searches.ranking(outcomes(), "accuracy")
+    assert list(sheet.columns) == ["rank", "gamma", "alpha", "accuracy", "fault"]
+    with sheet.write_csv(tmp_path / "ranking.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "nan", "nan"]
+    assert float(rows[0]["accuracy"]) == pytest.approx(40)  # in per cent, as in other tables
+    assert [row["fault"] for row in rows[3:]] == ["", "diverged", "diverged"]
+    assert "| — | 0.1 | 3 | — | diverged |" in sheet.write_markdown(tmp_path / "r.md").read_text(encoding="utf-8")
+
+
+def texts(figure):
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def test_a_heat_map_has_a_cell_for_each_setting_the_best_outlined_what_diverged_hatched():
+    figure = searches._heat_map(outcomes(), "loss", {"gamma": [0.1, 1.0], "alpha": [0.3, 1.0, 3.0]})
+    ax = figure.axes[0]
+    assert sorted(texts(figure)) == ["0.4", "1.1", "1.3", "2", "diverged", "diverged"]
+    assert [patch.get_xy() for patch in ax.patches if patch.get_hatch()] == [(1.5, -0.5), (1.5, 0.5)]
+    assert [patch.get_xy() for patch in ax.patches if not patch.get_hatch()] == [(-0.5, -0.5)]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.3", "1", "3"]
+    light, dark = (ax.images[0].cmap(ax.images[0].norm(value))[:3] for value in (0.4, 2.0))
+    assert sum(light) > sum(dark)  # good is light
+
+
+def test_a_large_heat_map_has_few_labels_and_colours_that_still_tell():
+    columns = {"gamma": [1.0 + i for i in range(40)], "alpha": [1.0 + i for i in range(30)]}
+    settings = tuning.combinations(columns)
+    listed = [tuning.Outcome(s, (s["gamma"] * s["alpha"] * (1e20 if s["alpha"] > 29 else 1),)) for s in settings]
+    figure = searches._heat_map(sorted(listed, key=lambda o: o.mean), "loss", columns)
+    assert texts(figure) == []
+    assert len(figure.axes[0].get_xticks()) <= searches.ACROSS
+    assert figure.axes[0].images[0].norm.vmax == 1000
+
+
+@pytest.mark.parametrize(("three", "panels"), [(False, 1), (True, 3)])
+def test_pictures_of_one_and_three_parameters(tmp_path, three, panels, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(searches.Figure, "savefig", lambda figure, *_args, **_more: drawn.append(figure))
+    some = outcomes(three=True) if three else [o for o in outcomes() if o.parameters["gamma"] == 1]
+    searches.draw_search(some, "loss", tmp_path / "figure.png")
+    assert [ax.get_xlabel() for ax in drawn[0].axes] == (["gamma", "alpha", "c"] if three else ["alpha"])
+    marks = {line.get_label(): line.get_xdata().tolist() for line in drawn[0].axes[-2 if three else 0].lines}
+    assert marks["diverged"] == [3.0] * (4 if three else 1)
+    assert marks["best"] == [0.3]
+
+
+# the command
+
+
+def call(*words):
+    return CliRunner().invoke(cli.app, ["tune", *map(str, words)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def test_the_command(file, tmp_path):
+    words = (file, "-o", tmp_path / "out", "--grid", "gamma=0.01,0.03,1e6", "--grid", "alpha=0.3,1")
+    result = call(*words)
+    assert result.exit_code == 0, result.output
+    assert "6 settings × 2 trials = 12 stacked trials of 3 agents, d = 4" in result.stderr
+    assert "warning" not in result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "figure.png",
+        "ranking.csv",
+        "ranking.md",
+        "sweep",
+    ]
+    with (tmp_path / "out" / "ranking.csv").open(encoding="utf-8") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["fault"] for row in rows] == [""] * 4 + ["diverged"] * 2
+    pasted = tomllib.loads(result.stdout[result.stdout.index("[algorithm]") :])["algorithm"]
+    best = {
+        "name": "ProxDASA",
+        "gamma": float(rows[0]["gamma"]),
+        "alpha": {"name": "horizon", "scale": float(rows[0]["alpha"])},
+    }
+    assert pasted == best
+    again = call(*words, "--measure", "stationarity")
+    assert "1 finished run reused" in again.stderr
+    assert "each setting's own γ" in again.stdout
+    other = call(*words[:-1], "alpha=0.3,2")
+    assert other.exit_code == 2
+    assert "results of other settings" in other.stderr
+    report = CliRunner().invoke(cli.app, ["report", str(tmp_path / "out")])
+    assert report.exit_code == 0, report.output
+
+
+def test_the_command_draws_at_random_by_the_seed(file, tmp_path):
+    drawn = {}
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        words = ("--random", "gamma=0.001..0.05", "--samples", 3, "--trials", 1, "--iterations", 5, "--seed", seed)
+        assert call(file, "-o", tmp_path / name, *words).exit_code == 0
+        config = json.loads((tmp_path / name / "sweep" / "config.json").read_text(encoding="utf-8"))
+        drawn[name] = config["algorithm"]["gamma"]
+    assert drawn["a"] == drawn["b"] != drawn["c"]
+    assert len(drawn["a"]) == 3
+
+
+def test_the_command_if_everything_diverges(file, tmp_path):
+    result = call(file, "-o", tmp_path / "out", "--grid", "gamma=1e6,1e7")
+    assert result.exit_code == 1
+    assert "no setting is left: every one diverged" in result.stderr
+    assert (tmp_path / "out" / "ranking.csv").exists()
+    assert (tmp_path / "out" / "sweep" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "what to try?"),
+        (("--grid", "gamma"), "--grid takes a parameter and its values, such as gamma=0.01,0.1; got 'gamma'"),
+        (("--grid", "gamma=1,x"), "--grid takes numbers separated by commas"),
+        (("--grid", "gamma=1", "--grid", "gamma=2"), "gamma is given twice"),
+        (("--random", "gamma=1,2"), "such as gamma=0.001..1; got '1,2'; a list of values is for --grid"),
+        (("--grid", "gamma=1", "--random", "alpha=1..2"), "what to try?"),
+        (("--grid", "weight=1"), "weight cannot be searched for Prox-DASA"),
+        (("--grid", "gamma=1", "--measure", "accuracy"), "records no 'accuracy'"),
+    ],
+)
+def test_bad_input_is_one_line(file, tmp_path, words, message):
+    result = call(file, "-o", tmp_path / "out", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_help_tells_how():
+    shown = " ".join(call("--help").stdout.split())
+    for word in ("--grid", "--random", "--measure", "alpha.scale"):
+        assert word in shown
