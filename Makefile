@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check bench chaos slow clean
+.PHONY: demo test check docs bench chaos slow clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
@@ -21,8 +21,12 @@ check: $(VENV)/.installed-test
 slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
+# The pages as a site, in site/; open site/index.html.
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks.run
 
 # Fifty runs whose processes are killed at random moments; some minutes.
 chaos: $(VENV)/.installed-test
@@ -42,5 +46,9 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable ".[test]"
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) results build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) results site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,9 @@
-"""Settings shared by all tests."""
+"""Settings shared by all tests, and the browser that some of them look at pages with."""
 
+import shutil
+import warnings
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -9,3 +13,36 @@ settings.load_profile("proxdasa")
 
 # The suite runs beside other processes; small tensors gain nothing from more threads.
 torch.set_num_threads(1)
+
+QUIET = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+LAPTOP, PHONE = (1280, 800), (375, 812)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A Chromium without a window."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install .[test]")
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("no Chromium with its driver on this machine; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in QUIET:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    with warnings.catch_warnings(action="ignore"):  # sockets of selenium's own
+        browser.quit()
+
+
+def screen(browser, size, scheme):
+    """A screen of some size, in light or dark."""
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

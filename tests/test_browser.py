@@ -1,45 +1,18 @@
 """The report page in a real browser: curves are there, switches work, nothing is fetched and nothing complained of."""
 
-import shutil
-import warnings
-
 import pytest
 import torch
 
+from tests.conftest import LAPTOP, PHONE, screen
 from tests.results import save, write
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install .[test]")
-from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService  # noqa: E402
+from selenium.webdriver import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="no Chromium with its driver on this machine; on Debian: apt-get install chromium chromium-driver",
-)
-
-QUIET = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run",
-)  # fmt: skip
 EVIL = "</script><img src=x onerror=document.title='broken'>"
-LAPTOP, PHONE = (1280, 800), (375, 812)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    options = ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in QUIET:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = Chrome(options=options, service=ChromeService(DRIVER))
-    yield driver
-    with warnings.catch_warnings(action="ignore"):  # sockets of selenium's own
-        driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +43,7 @@ def show(browser, page):
     """Opens the page on a screen of some size, in light or dark; afterwards looks for complaints and requests."""
 
     def show(size=LAPTOP, scheme="light"):
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        screen(browser, size, scheme)
         browser.get(page.as_uri())
         WebDriverWait(browser, 20).until(lambda _: all_of(browser, ".chart .plot > svg"))
         return browser

@@ -1,4 +1,4 @@
-"""What a newcomer runs first: the examples, and the Python of the README."""
+"""What a newcomer runs first: the examples."""
 
 import re
 import runpy
@@ -52,18 +52,3 @@ def test_the_network_is_trained_alone_and_among_others(monkeypatch, capfd):
 def test_the_commands_named_in_the_file_are_those_that_exist():
     head = (ROOT / "examples" / "quickstart.toml").read_text(encoding="utf-8")
     assert set(re.findall(r"proxdasa (\w+)", head)) == {"run", "report", "list"}
-
-
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch, capsys):
-    """Every block, in order and in one namespace; runs are cut short, their results are checked elsewhere."""
-    run = proxdasa.run
-
-    def short(*args, **kwargs):
-        return run(*args, **kwargs | {"iterations": min(kwargs.get("iterations", 1_000), 50)})
-
-    monkeypatch.setattr(proxdasa, "run", short)
-    monkeypatch.chdir(tmp_path)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    namespace = {"__name__": "readme"}
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)):
-        exec(compile(block, f"README.md, python block {number}", "exec"), namespace)

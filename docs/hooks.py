@@ -1,0 +1,96 @@
+"""What the site needs beyond Markdown: equations without a script, and pages for the source files that pages link to.
+
+Pages are written for two readers: a repository host, which draws ``math`` fences and follows ``../src/...`` by itself,
+and the site, for which this does the same at build time. So the site loads nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath, text_to_path
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pymdownx.superfences import SuperFencesException  # type: ignore[import-untyped]
+
+SIZE = 10.0
+STIX = FontProperties(size=SIZE, math_fontfamily="stix")
+CURVES = {1: "M", 2: "L", 3: "Q", 4: "C", 79: ""}
+"""SVG's letters for the codes of matplotlib's `Path`; outlines are filled, so they close by themselves."""
+OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)\)")
+"""A link from docs/ to a file of the project."""
+INDEXED = re.compile(r"(?<![^\W_])((?:prox|deg|[^\W\d_])[\u0300-\u036f²]?)([_^])(\{[^}]*\}|\([^)]*\)|\w+)")
+"""A symbol, perhaps with an accent, and its index or power."""
+LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown", ".cff": "yaml"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Draw the fences called math."""
+    fence = {"name": "math", "class": "equations", "format": equations}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for every source file that some page links to."""
+    root, pages = Path(config.config_file_path).parent, [file for file in files if file.is_documentation_page()]
+    for path in sorted({found for page in pages for found in OUTSIDE.findall(page.content_string)}):
+        code = (root / path).read_text(encoding="utf-8")
+        fence = f"````{LANGUAGES.get(Path(path).suffix, 'text')}\n{code}\n````\n"
+        files.append(File.generated(config, f"source/{path}.md", content=f"# `{path}`\n\n{fence}"))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lead links to source files to their pages."""
+    return OUTSIDE.sub(r"](source/\1.md)", markdown)
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Set the indices and powers of symbols, x_i and x^R, as such, outside code."""
+    pieces, code = re.split(r"(<[^>]*>)", content), 0
+    for place, piece in enumerate(pieces):
+        if piece.startswith("<"):
+            code += bool(re.match(r"<(pre|code)\b", piece)) - piece.startswith(("</pre", "</code"))
+        elif not code:
+            pieces[place] = INDEXED.sub(_raised, piece)
+    return "".join(pieces)
+
+
+def _raised(found: re.Match[str]) -> str:
+    letter, sign, index = found.groups()
+    tag = "sub" if sign == "_" else "sup"
+    return f"{letter}<{tag}>{index.strip('{()}')}</{tag}>"
+
+
+def equations(source: str, _language: str, name: str, _options: Any, _md: Any, **_: Any) -> str:
+    """TeX as drawings: a row for each line, a column for each part of it between the signs &."""
+    lines = re.sub(r"\\(begin|end)\{aligned\}", "", source).split(r"\\")
+    rows = [[" ".join(part.split()) for part in line.split("&")] for line in lines if line.strip()]
+    try:
+        cells = (f"<tr>{''.join(f'<td>{drawing(part)}</td>' for part in row)}</tr>" for row in rows)
+        return f'<div class="{name}"><table class="{name}" role="presentation">{"".join(cells)}</table></div>'
+    except ValueError as error:  # all others would leave the TeX as it is, without a word
+        raise SuperFencesException(f"cannot draw {source}: {error}") from error
+
+
+def drawing(tex: str) -> str:
+    """One formula in the colour and size of the text around it, its TeX for those who do not see it."""
+    math = f"${tex}$"
+    if not tex:
+        return ""
+    width, height, descent = (float(side) for side in text_to_path.get_text_width_height_descent(math, STIX, True))
+    outline = "".join(
+        letter + " ".join(f"{x:.2f} {-y:.2f}" for x, y in points.reshape(-1, 2))
+        for points, code in TextPath((0, 0), math, prop=STIX).iter_segments(simplify=False)
+        if (letter := CURVES[int(code)])
+    )
+    return (
+        f'<svg role="img" aria-label="{html.escape(tex)}" viewBox="0 {descent - height:.2f} {width:.2f} {height:.2f}" '
+        f'style="width:{width / SIZE:.3f}em;height:{height / SIZE:.3f}em;vertical-align:{-descent / SIZE:.3f}em">'
+        f'<path d="{outline}"/></svg>'
+    )
