@@ -4,6 +4,7 @@ import json
 import re
 import warnings
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -203,6 +204,18 @@ def test_a_network_that_cannot_be_drawn_says_why(tmp_path):
     assert drawing(run, lambda config: many)["missing"] == f"{MOST_EDGES + 1:,} edges are too many to draw"
     (large,) = reports.load_runs([save(tmp_path / "b", facts={"agents": MOST_AGENTS + 1})])
     assert drawing(large, refuse)["missing"] == f"{MOST_AGENTS + 1} agents are too many to draw"
+
+
+def test_a_graph_made_in_python_is_drawn_from_the_edges_that_were_noted(tmp_path):
+    star = networks.from_graph(nx.star_graph(3))
+    problem = proxdasa.problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
+    proxdasa.run(proxdasa.ProxDASA(gamma=0.1), problem, star, iterations=2).save(tmp_path / "a")
+    (run,) = reports.load_runs([tmp_path / "a"])
+    drawn = drawing(run, lambda config: experiments.network(config).edges)
+    assert (drawn["edges"], drawn["degrees"]) == ([[0, 1], [0, 2], [0, 3]], [3, 1, 1, 1])
+    for wrong in ([[0, 4]], [[0.5, 1]], [0, 1], "ring", [[0, 1], [2]]):
+        run.config["facts"]["edges"] = wrong
+        assert drawing(run, None)["missing"] == "its edges are not known: facts.edges are no pairs of agents"
 
 
 def test_networks_are_made_again_from_their_recipes():

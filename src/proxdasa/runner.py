@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,9 @@ from proxdasa.regularizers import Zero
 from proxdasa.results import Result
 from proxdasa.schedules import Alpha, Number, Schedule, check_count
 from proxdasa.stopping import Stationary, Watch
+
+NOTED_EDGES = 2_000
+"""Edges up to which a network that no recipe makes again has them noted in the configuration, to be drawn from it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +87,9 @@ class Setup:
             "proxdasa": version("proxdasa"),
             "torch": torch.__version__,
         }
+        if any(isinstance(value, Mapping) for value in self.network.recipe.values()):  # a graph or matrix of the user's
+            edges = self.network.edges
+            facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
 
     def run(

@@ -29,7 +29,7 @@ def drawing(run: Run, edges: Edges) -> dict[str, Any]:
     if run.agents > MOST_AGENTS:
         return {**told, "missing": f"{run.agents:,} agents are too many to draw"}
     try:
-        known = edges(run.config)
+        known = _noted(run) if "edges" in run.config["facts"] else edges(run.config)
     except (ValueError, OSError) as error:
         circle = layout(run.agents, np.empty((0, 2), dtype=np.int64)).round(3).tolist()
         return {**told, "places": circle, "edges": [], "missing": f"its edges are not known: {error}"}
@@ -38,6 +38,17 @@ def drawing(run: Run, edges: Edges) -> dict[str, Any]:
     if len(known) > MOST_EDGES:
         return {**drawn, "edges": [], "missing": f"{len(known):,} edges are too many to draw"}
     return {**drawn, "edges": known.tolist()}
+
+
+def _noted(run: Run) -> Pairs:
+    """The edges that the configuration has among its facts, as for graphs made in Python."""
+    given, agents = run.config["facts"]["edges"], range(run.agents)
+    if not isinstance(given, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(type(i) is int and i in agents for i in pair)
+        for pair in given
+    ):
+        raise ValueError("facts.edges are no pairs of agents")
+    return np.array(given, dtype=np.int64).reshape(-1, 2)
 
 
 def layout(agents: int, edges: Pairs) -> Array:

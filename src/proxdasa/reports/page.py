@@ -36,6 +36,8 @@ MOST_NUMBERS = 150_000
 """Numbers of all curves together; they take about nine characters each, and a page is to be small enough to send."""
 DASHES = dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))
 """matplotlib's line styles as SVG has them."""
+UNTOLD = ("facts.title", "facts.edges")
+"""Settings that the page shows elsewhere."""
 DATA = "__DATA__"
 """The place in the template."""
 
@@ -145,7 +147,7 @@ def _errors(run: Run) -> Plain:
 
 def _settings(run: Run) -> dict[str, str]:
     config = {key: value for key, value in run.config.items() if key != "ending"}
-    return {key: _words(value) for key, value in flatten(config).items() if key != "facts.title"}
+    return {key: _words(value) for key, value in flatten(config).items() if key not in UNTOLD}
 
 
 def _words(value: Any) -> str:
