@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,8 +16,8 @@ from proxdasa.contracts import Evaluation
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.problems.stacked import Forward, stacked
 
-CHUNK = 2**19
-"""Numbers of input that are taken through the networks together: few enough for the cache, enough for fast products."""
+CHUNK = 2**21
+"""Numbers that the widest layer of the networks holds at a time: few enough for the cache, enough for fast products."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ class Supervised:
 
     def _chunk(self, others: int) -> int:
         """How many examples go together, or networks, for so many of the other."""
-        return max(1, CHUNK // (others * self._x[0].numel()))
+        return max(1, CHUNK // (others * self._width))
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
@@ -240,6 +241,21 @@ class Supervised:
             return self.model
         with torch.random.fork_rng(devices=[]):
             return self.model()
+
+    @cached_property
+    def _width(self) -> int:
+        """Numbers that one example is at the widest place of the network."""
+        sizes = [self._x[0].numel()]
+
+        def note(_layer: nn.Module, _inputs: object, output: object) -> None:
+            sizes.append(output.numel() if isinstance(output, Tensor) else 0)
+
+        module = copy.deepcopy(self._module)
+        for layer in module.modules():
+            layer.register_forward_hook(note)
+        with torch.no_grad():
+            module.to(self.dtype)(self._x[:1])
+        return max(sizes)
 
     @cached_property
     def _forward(self) -> Forward:
