@@ -377,7 +377,8 @@ def on_two_machines(rate: str, program: str, said: str) -> None:
             )
             for rank, name in enumerate(names)
         ]
-        if any(process.wait() for process in both):
+        codes = [process.wait() for process in both]
+        if any(codes):
             raise OSError("a process has failed")
 
 

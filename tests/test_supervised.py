@@ -214,6 +214,20 @@ def test_impure_layers_are_refused(layer, message):
         stacked(nn.Sequential(nn.Linear(7, 3), layer))
 
 
+def test_layers_that_are_refused_are_named_by_problems_too():
+    model = lambda: nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))  # noqa: E731
+    p = problem(model=model)
+    with pytest.raises(ValueError, match="keeps buffers"):
+        p.evaluate(p.start(0, 1))
+
+
+def test_layers_that_look_at_the_whole_batch():
+    p = problem(model=lambda: nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3, track_running_stats=False)))
+    x, sample = p.start(0, 1).expand(1, 3, -1), Samples(p, 0, 1, range(3))(0)
+    _, expected = one_at_a_time(p, x[0, 1], p.data.x[sample[0, 1]], p.data.y[sample[0, 1]])
+    torch.testing.assert_close(p.grad(x, sample)[0, 1], expected)
+
+
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="no parameters to train"):
         stacked(nn.Sequential(nn.Tanh()))

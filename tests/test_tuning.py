@@ -355,6 +355,29 @@ def test_the_command_draws_at_random_by_the_seed(file, tmp_path):
     assert len(drawn["a"]) == 3
 
 
+def test_the_command_tells_machines_the_ranking(file, tmp_path):
+    result = call(file, "-o", tmp_path / "out", "--grid", "gamma=0.01,1e6", "--json")
+    *_, end, ranking = map(json.loads, result.stdout.splitlines())
+    assert (end["event"], ranking["event"], ranking["measure"]) == ("end", "ranking", "objective")
+    best, diverged = ranking["settings"]
+    assert best["parameters"] == {"gamma": 0.01}
+    assert best["mean"] == pytest.approx(sum(best["values"]) / len(best["values"]))
+    assert (diverged["mean"], diverged["fault"]) == (None, "diverged")
+
+
+def test_what_a_search_has_no_place_for():
+    with pytest.raises(ValueError, match="random_iterate has no part in a search"):
+        tuned({"gamma": [0.1]}, random_iterate=True)
+    with pytest.raises(TypeError, match=r"gamma must be a list of values to try; got 0\.1"):
+        tuned({"gamma": 0.1})
+
+
+def test_the_gamma_of_what_diverged_does_not_matter():
+    regularizer = {"regularizer": L1(0.1), "measure": "stationarity"}
+    assert any("own γ" in told for told in tuned({"gamma": [0.1, 0.2]}, **regularizer).notes)
+    assert not any("own γ" in told for told in tuned({"gamma": [0.1, 1e9]}, **regularizer).notes)
+
+
 def test_the_command_if_everything_diverges(file, tmp_path):
     result = call(file, "-o", tmp_path / "out", "--grid", "gamma=1e6,1e7")
     assert result.exit_code == 1

@@ -167,7 +167,8 @@ def test_json_tells_what_the_records_hold(file, tmp_path):
         assert {"event": "observation", "run": "Prox-DASA-GT", "iterations": 40, "trials": 2}.items() <= line.items()
         assert mean_row(rows).items() <= line.items()
     assert seen[0]["seconds_left"] is None
-    assert seen[1]["seconds_left"] > 0 == seen[-1]["seconds_left"]
+    assert seen[1]["seconds_left"] is not None
+    assert seen[-1]["seconds_left"] == 0
     told = {"event": "end", "run": "Prox-DASA-GT", "output": str(tmp_path / "r"), "stopped": None, "diverged": []}
     assert end == {**told, "iterations": 40, "made": 40, **mean_row(saved.last)}
     assert not [line for line in result.stderr.splitlines() if not line.startswith(NOTE)]
@@ -331,6 +332,17 @@ def forked():
     for process in started:
         process.kill()
         process.join()
+
+
+def test_a_listener_that_fails_does_not_silence_another():
+    told = []
+
+    def fail(k, iterations, rows):
+        raise OSError("No space left on device")
+
+    with pytest.warns(ProgressWarning, match="No space left"):
+        quadratic(iterations=30, observe_every=10).loop().run([fail, lambda k, _iterations, rows: told.append(k)])
+    assert {0, 10, 20, 30} <= set(told)
 
 
 def test_a_callback_that_fails_does_not_cost_the_run():

@@ -75,9 +75,9 @@ class Loop:
     _now: tuple[int, Any] = field(default=(0, None), init=False)
     """Iterations made and the state after them, together: an interruption may come between any two lines."""
 
-    def run(self, progress: Progress | None = None, saving: Saving | None = None) -> Result:
+    def run(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Result:
         """Start, or go on from the last checkpoint, and iterate until the end, a stop, or until all trials diverged."""
-        self._progress = progress
+        self._listeners = [progress] if callable(progress) else list(progress or ())
         self._kept = torch.full_like(self.start, torch.nan)
         self._saving = saving
         self._checkpoints = Checkpoints(saving.folder, self.fingerprint) if saving else None
@@ -172,19 +172,18 @@ class Loop:
 
     def _tell(self, rows: Sequence[Row]) -> None:
         """Report progress. Whoever is told and fails is not told again, and does not cost the run."""
-        if self._progress is None:
-            return
-        try:
-            self._progress(self.k, self.iterations, rows)
-        except Exception as error:
-            self._progress = None
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            warnings.warn(
-                f"progress after {self.k} iterations could not be told: {type(error).__name__}: {error} "
-                f"({place.filename}, line {place.lineno}); the run goes on without telling",
-                ProgressWarning,
-                stacklevel=8,
-            )
+        for listener in tuple(self._listeners):
+            try:
+                listener(self.k, self.iterations, rows)
+            except Exception as error:
+                self._listeners.remove(listener)
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                warnings.warn(
+                    f"progress after {self.k} iterations could not be told: {type(error).__name__}: {error} "
+                    f"({place.filename}, line {place.lineno}); the run goes on without telling",
+                    ProgressWarning,
+                    stacklevel=8,
+                )
 
     def _mark_diverged(self) -> None:
         (k, state), engine = self._now, self.engine

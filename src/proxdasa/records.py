@@ -170,9 +170,13 @@ def _value(thing: Any, field: dataclasses.Field[Any]) -> Any:
     return describe(value)
 
 
-def _plain(row: Row) -> Row:
+def _plain(value: Any) -> Any:
     """JSON has no word for infinities and NaN; other tools read null."""
-    return {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -279,12 +279,16 @@ def run(
         exact=exact,
         stop=stop,
     )
-    if checkpoint_every is not None:
-        check_count(checkpoint_every, "checkpoint_every")
+    return setup.run(progress, saving(checkpoints, checkpoint_every), processes)
+
+
+def saving(checkpoints: str | Path | None, every: int | None) -> Saving | None:
+    """Where checkpoints go and when they are left, if anywhere."""
+    if every is not None:
+        check_count(every, "checkpoint_every")
         if checkpoints is None:
             raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
-    saving = None if checkpoints is None else Saving(Path(checkpoints), checkpoint_every)
-    return setup.run(progress, saving, processes)
+    return None if checkpoints is None else Saving(Path(checkpoints), every)
 
 
 def _fitted(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:

@@ -20,6 +20,11 @@ Alpha = Callable[[int], Number]
 """What an algorithm needs of a step size."""
 
 
+def annotated(annotation: object, kind: object, name: str) -> bool:
+    """Whether an annotation is this type, perhaps as the text that ``from __future__ import annotations`` leaves."""
+    return bool(annotation == kind) or (isinstance(annotation, str) and annotation.rpartition(".")[2] == name)
+
+
 def per_trial(values: Sequence[float]) -> Tensor:
     """One value per trial, shaped ``[trials, 1, 1]`` so that it broadcasts over agents and coordinates.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +25,13 @@ from torch import Tensor
 from proxdasa import metrics
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.divergence import DivergenceWarning
-from proxdasa.loop import Progress, Saving
+from proxdasa.loop import Progress
 from proxdasa.networks import Network
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
 from proxdasa.results import Result
-from proxdasa.runner import Setup
-from proxdasa.schedules import Number, Schedule, check_count, check_positive, per_trial
+from proxdasa.runner import Setup, saving
+from proxdasa.schedules import Number, Schedule, annotated, check_count, check_positive, per_trial
 
 Setting = Mapping[str, float]
 """Values of parameters, by the names that `tunable` gives them."""
@@ -90,7 +90,8 @@ class Tuning:
     def notes(self) -> list[str]:
         """What to know before trusting the ranking."""
         setup, told = self.search.base, []
-        gammas = {float(with_parameters(setup.algorithm, o.parameters).mapping_gamma) for o in self.ranking}
+        ranked = [with_parameters(setup.algorithm, o.parameters) for o in self.ranking if not o.fault]
+        gammas = {float(algorithm.mapping_gamma) for algorithm in ranked}
         if self.measure in OF_GAMMA and len(gammas) > 1 and not isinstance(setup.regularizer, Zero):
             told.append(
                 f"{self.measure} is measured with each setting's own γ, and larger γ make it smaller; "
@@ -179,6 +180,8 @@ class Search:
         return Tuning(self, result, measure, rank(result, self.settings, measure, more))
 
     def _check_base(self) -> None:
+        if self.base.random_iterate:
+            raise ValueError("random_iterate has no part in a search, which ranks by the last iterate; leave it out")
         names = tunable(self.base.algorithm)
         searched = {names[name] for name in self.settings[0] if name in names}
         for name, (field, parameter) in names.items():
@@ -200,6 +203,7 @@ def tune(
     largest: bool | None = None,
     progress: Progress | None = None,
     checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
     **settings: Any,
 ) -> Tuning:
     """Try many settings of a method's parameters in one stacked run, and rank them.
@@ -216,7 +220,8 @@ def tune(
         largest: whether more of it is better; known of the library's own measures.
         progress: as for `run`.
         checkpoints: as for `run`; an interrupted search goes on from there.
-        **settings: all other arguments of `run` that describe it; ``trials`` are repetitions of each setting.
+        checkpoint_every: as for `run`.
+        **settings: all other arguments of `run` but ``processes``; ``trials`` are repetitions of each setting.
 
     A setting of which a trial diverges is marked, and the others go on.
     """
@@ -224,7 +229,7 @@ def tune(
     search = Search(setup, choose(grid, random, samples, setup.seed))
     more = search.check(measure, largest)
     with divergence_expected():
-        result = search.setup.run(progress, None if checkpoints is None else Saving(Path(checkpoints)))
+        result = search.setup.run(progress, saving(checkpoints, checkpoint_every))
     return search.ranked(result, measure, more)
 
 
@@ -243,6 +248,8 @@ def choose(
 def combinations(grid: Mapping[str, Sequence[float]]) -> list[Setting]:
     """All combinations of values, the last parameter's changing fastest; repeated values count once."""
     for name, values in grid.items():
+        if not isinstance(values, Sequence | np.ndarray):
+            raise TypeError(f"{name} must be a list of values to try; got {values!r}")
         if not len(values):
             raise ValueError(f"{name} has no values to try")
     columns = [list(dict.fromkeys(map(float, values))) for values in grid.values()]
@@ -265,14 +272,13 @@ def tunable(algorithm: Algorithm) -> dict[str, tuple[str, str | None]]:
 
     These are the fields that take one number per trial. A schedule's first parameter goes by its field's name too.
     """
-    hints = get_type_hints(type(algorithm))
     names: dict[str, tuple[str, str | None]] = {}
     for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value = getattr(algorithm, entry.name)
         if isinstance(value, Schedule):
             first = {entry.name: (entry.name, next(iter(value.parameters)))} if value.parameters else {}
             names |= first | {f"{entry.name}.{parameter}": (entry.name, parameter) for parameter in value.parameters}
-        elif Tensor in get_args(hints[entry.name]) and value is not None:
+        elif annotated(entry.type, Number, "Number") and value is not None:
             names[entry.name] = entry.name, None
     return names
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from proxdasa.contracts import PeerError
 from proxdasa.engines.launcher import launch
 from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT, Transport
 from proxdasa.loop import CHECKPOINTS, Progress, Saving
-from proxdasa.records import Row
 from proxdasa.runner import Setup
 from proxdasa.tensorboard import TensorBoard
 
@@ -100,7 +99,7 @@ def run(
         options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, overlap, tensorboard)
         words = ["run", str(file), "--output", str(output), *options]
         _launch(words, output, read, make_room, processes, max_restarts)
-    _run(read, output, checkpoint_every, partial(engines.connect, interface, timeout, overlap), make_room, board)
+    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, overlap), make_room, board)
 
 
 @watched
@@ -127,7 +126,7 @@ def resume(
     if processes is not None:
         words = ["resume", str(folder), *_again(timeout, interface, overlap, tensorboard)]
         _launch(words, folder, read, lambda: None, processes, max_restarts)
-    _run(read, folder, every, partial(engines.connect, interface, timeout, overlap), lambda: None, board)
+    _run(read, folder, every, partial(_connect, interface, timeout, overlap), lambda: None, board)
 
 
 def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bool) -> list[str]:
@@ -136,6 +135,14 @@ def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bo
         if interface is not None:
             raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
     return ["--timeout", str(timeout)] + ["--overlap"] * overlap + ["--tensorboard"] * tensorboard
+
+
+def _connect(interface: str | None, timeout: float, overlap: bool) -> Transport | None:
+    """The other processes, if any."""
+    transport = engines.connect(interface, timeout, overlap)
+    if overlap and transport is None:
+        raise ValueError("--overlap is for agents in several processes; here no message is sent")
+    return transport
 
 
 def _read(file: Path, exact: bool, try_step: bool) -> Setup:
@@ -210,7 +217,8 @@ def _run(
         title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
         with board or nullcontext():
             with progress(output=output) if leads else nullcontext() as announce:
-                told = _both(announce(title, setup), board) if announce else None
+                told: list[Progress] = [announce(title, setup)] if announce else []
+                told += [board] if announce and board else []
                 loop = setup.loop(transport)
                 del setup  # and with it the data of other processes' agents
                 result = loop.run(told, saving)
@@ -226,18 +234,6 @@ def _run(
         say(f"proxdasa resume {output} goes on", err)
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
-
-
-def _both(first: Progress, second: Progress | None) -> Progress:
-    """Tell one, then the other."""
-    if second is None:
-        return first
-
-    def told(k: int, iterations: int, rows: Sequence[Row]) -> None:
-        first(k, iterations, rows)
-        second(k, iterations, rows)
-
-    return told
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from rich.table import Table
 from proxdasa import experiments, records, tuning
 from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, out, say
 from proxdasa.cli.reproduce import run_all
-from proxdasa.cli.watching import note, watched
+from proxdasa.cli.watching import note, tell, watched
 from proxdasa.reports import searches
 
 SHOWN = 20
@@ -84,6 +84,8 @@ def tune(
         _show(tuned)
         for path in tuned.write(output):
             say(f"written: {path}")
+        outcomes = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]
+        tell("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
     if tuned.ranking[0].fault:
         say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
         raise typer.Exit(DIVERGED)

@@ -108,10 +108,15 @@ def note(text: str) -> None:
 
 def ended(name: str, folder: Path, result: Result) -> None:
     """Tell machines how a run ended; for people see `show_final`."""
+    how = {"stopped": result.stopped, "made": result.iterations, "iterations": result.config["iterations"]}
+    how |= {"diverged": sorted(result.diverged), "output": str(folder)}
+    tell("end", name, how | mean_row(result.last))
+
+
+def tell(event: str, name: str, fields: Row) -> None:
+    """Tell machines something; people are shown it otherwise."""
     if audience.json:
-        how = {"stopped": result.stopped, "made": result.iterations, "iterations": result.config["iterations"]}
-        how |= {"diverged": sorted(result.diverged), "output": str(folder)}
-        _say_line("end", name, how | mean_row(result.last))
+        _say_line(event, name, fields)
 
 
 class Pace:

@@ -43,7 +43,7 @@ class Local(ABC):
         agents: range | None = None,
         exact: bool = False,
     ) -> None:
-        agents = agents or range(network.n)
+        agents = range(network.n) if agents is None else agents
         self.n, self.agents, self._trials = network.n, agents, trials
         self._problem, self._network, self._regularizer, self._mixing = problem, network, regularizer, mixing
         self._rounds = mixing.rounds_for(network.rho)
@@ -58,6 +58,10 @@ class Local(ABC):
         ]
         self._last_named: dict[int, int] = {}
         self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
+        self._prepare()
+
+    def _prepare(self) -> None:  # noqa: B027 - there may be nothing
+        """Make what is made once, and is no part of the first step's time."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents at once."""

@@ -26,6 +26,9 @@ class Simulator(Local):
     made once. Rounds and vectors are counted as a network would see them.
     """
 
+    def _prepare(self) -> None:
+        self._product = self._mixer()
+
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return tuple(self._product(x) for x in tensors)
 
@@ -100,8 +103,7 @@ class Simulator(Local):
 
         return compiled
 
-    @cached_property
-    def _product(self) -> Product:
+    def _mixer(self) -> Product:
         W, rho, dtype, mixing = self._network.W, self._network.rho, self._problem.dtype, self._mixing
         if not dense_pays(W, self._rounds):
             apply = SparseProduct(W, dtype)

@@ -17,8 +17,7 @@ class Repeated:
 
         ξ_i(trial, k) = ξ_i(trial mod T, k),      x⁰(trial) = x⁰(trial mod T)
 
-    With parameters that differ by trial, each block of T trials is the run of T trials that has its parameters. The
-    samples are made once for all blocks.
+    With parameters that differ by trial, each block of T trials is the run of T trials that has its parameters.
     """
 
     problem: Problem

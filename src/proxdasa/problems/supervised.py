@@ -245,17 +245,19 @@ class Supervised:
     @cached_property
     def _width(self) -> int:
         """Numbers that one example is at the widest place of the network."""
-        sizes = [self._x[0].numel()]
+        _ = self._forward  # refuses modules that cannot be stacked
+        few = self._x[:2]  # one alone is too few for some layers
+        sizes = [few.numel()]
 
         def note(_layer: nn.Module, _inputs: object, output: object) -> None:
             sizes.append(output.numel() if isinstance(output, Tensor) else 0)
 
-        module = copy.deepcopy(self._module)
+        module = copy.deepcopy(self._module).to(self.dtype)
         for layer in module.modules():
             layer.register_forward_hook(note)
         with torch.no_grad():
-            module.to(self.dtype)(self._x[:1])
-        return max(sizes)
+            module(few)
+        return max(sizes) // len(few)
 
     @cached_property
     def _forward(self) -> Forward:

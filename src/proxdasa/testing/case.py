@@ -22,7 +22,7 @@ from proxdasa.schedules import Number
 N, D = 5, 6
 STEPS = 30
 """Steps of most checks; restarts that come less often are not seen."""
-WEIGHT = 0.3
+WEIGHT = 1.0
 """λ of the L1 norm in the checks."""
 
 
@@ -88,9 +88,9 @@ def rows(trials: int = 1, n: int = N, seed: int = 1) -> Tensor:
 
 
 def random_state(algorithm: Algorithm, agents: Agents, seed: int = 1) -> Any:
-    """A state whose every variable is random."""
+    """A state whose every variable is random, and positive: there may be roots in a step."""
     state = algorithm.init(agents, rows())
-    return type(state)(*(rows(seed=seed + i) for i in range(len(state))))
+    return type(state)(*(rows(seed=seed + i).abs() for i in range(len(state))))
 
 
 def walk(algorithm: Algorithm, agents: Agents, state: Any, start: int = 0, stop: int = STEPS) -> Any:
@@ -108,11 +108,19 @@ class Verbs:
     """The verbs of the contract and no others, watched.
 
     ``spoil`` is done to every gradient. Agents that are ``apart`` get their own rows back from mixing, and find
-    neighbours that are like themselves.
+    neighbours that are like themselves. ``stir`` is the vector, counted from 0, that comes out of mixing changed.
     """
 
-    def __init__(self, agents: Agents, spoil: Callable[[Tensor], Tensor] = _same, apart: bool = False) -> None:
-        self._agents, self._spoil, self._apart = agents, spoil, apart
+    def __init__(
+        self,
+        agents: Agents,
+        spoil: Callable[[Tensor], Tensor] = _same,
+        apart: bool = False,
+        stir: int | None = None,
+    ) -> None:
+        self._agents, self._spoil, self._apart, self._stir = agents, spoil, apart, stir
+        self.mixed = 0
+        """The vectors that were mixed."""
         self.samples: set[tuple[int, int]] = set()
         """The names (k, sample) of the samples it was asked for."""
         self.missing: list[str] = []
@@ -121,10 +129,12 @@ class Verbs:
         """Whether degrees or neighbours' sums were asked for."""
         self.uses_full = False
         """Whether full gradients were."""
-        self.promised: list[Tensor] = []
-        """The rows given to `early` that no mixing has begun with."""
+        self.promised: list[tuple[Tensor, Tensor]] = []
+        """The rows given to `early` since the last mixing, and what they were then."""
         self.kept = 0
         """The promises that were kept."""
+        self.broken = 0
+        """Those that were not."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """The gradient, its sample noted."""
@@ -142,17 +152,21 @@ class Verbs:
 
     def early(self, x: Tensor) -> Tensor:
         """A promise about the next mixing."""
-        self.promised.append(x)
+        self.promised.append((x, x.clone()))
         return x
 
     def mix(self, *tensors: Tensor) -> Any:
         """Mixing, or nothing."""
-        if self.promised and self.promised[-1] is tensors[0]:
-            self.promised.pop()
-            self.kept += 1
-        if self._apart:
-            return tensors if len(tensors) > 1 else tensors[0]
-        return self._agents.mix(*tensors)
+        for x, before in self.promised:
+            kept = x is tensors[0] and torch.equal(x, before)
+            self.kept, self.broken = self.kept + kept, self.broken + (not kept)
+        self.promised.clear()
+        mixed = tensors if self._apart else self._agents.mix(*tensors)
+        several = list(mixed if isinstance(mixed, tuple) else (mixed,))
+        if self._stir is not None and 0 <= (place := self._stir - self.mixed) < len(several):
+            several[place] = several[place] + rows(len(several[place]), seed=77).abs()
+        self.mixed += len(several)
+        return tuple(several) if len(several) > 1 else several[0]
 
     @property
     def degrees(self) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from proxdasa import schedules
 from proxdasa.contracts import Algorithm
 from proxdasa.divergence import DivergenceWarning
-from proxdasa.schedules import Alpha, Number
+from proxdasa.schedules import Alpha, Number, annotated
 from proxdasa.testing.case import Case
-from proxdasa.testing.laws import FOUNDATIONS, LAWS, Law, LeftOut, Seen, named
+from proxdasa.testing.laws import FOUNDATIONS, LAWS, Law, LeftOut, Seen
 
 SUITABLE = ((Number, "Number", 0.2), (Alpha, "Alpha", schedules.constant(0.2)), (int, "int", 3), (float, "float", 0.2))
 """What parameters get, by their annotation, if a class is given and has no default; they suit the laws' problems."""
@@ -103,7 +103,7 @@ def _made(method: Any) -> Any:
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         if not field.init or (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):
             continue
-        values = [value for kind, name, value in SUITABLE if named(field.type, kind, name)]
+        values = [value for kind, name, value in SUITABLE if annotated(field.type, kind, name)]
         if not values:
             raise TypeError(
                 f"{method.__name__}.{field.name} is annotated as {field.type!r}, for which there is no value to try; "

@@ -27,7 +27,7 @@ from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.problems import PhaseRetrieval, Quadratic
 from proxdasa.regularizers import Zero
-from proxdasa.schedules import Number, Schedule, check_positive, per_trial
+from proxdasa.schedules import Number, Schedule, annotated, check_positive, per_trial
 from proxdasa.testing.case import STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, random_state, rows, walk
 
 LONG = 400
@@ -183,16 +183,16 @@ def verbs(case: Case) -> None:
         raise Seen(f"it asked for agents.{agents.missing[0]}")
 
 
-@law(usually="arithmetic on the rows between early and mix, or another order of the arguments of mix")
+@law(usually="arithmetic on the rows between early and mix, another mix before, or another order of its arguments")
 def early(case: Case) -> None:
-    """The rows given to agents.early are those that the next mix begins with, as the same tensor."""
+    """The rows given to agents.early are those that the next mix begins with, as the same tensor, unchanged."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine())
     state = algorithm.init(agents, rows())
     for k in range(STEPS):
         state = algorithm.step(agents, k, state)
-        if agents.promised:
-            raise Seen(f"in step {k} no mix began with the rows given to early")
+        if agents.promised or agents.broken:
+            raise Seen(f"in step {k} the next mix did not begin with the rows that were given to early")
     if not agents.kept:
         raise LeftOut("it sends nothing early")
 
@@ -233,9 +233,26 @@ def alive(case: Case) -> None:
     state = random_state(algorithm, engine)
     base = walk(algorithm, engine, state, 1)
     for name in state._fields:
-        nudged = state._replace(**{name: getattr(state, name) + rows(seed=99)})
+        nudged = state._replace(**{name: getattr(state, name) + rows(seed=99).abs()})
         if _close(walk(algorithm, engine, nudged, 1).x, base.x, 1e-12):
             raise Seen(f"{name} was changed, and x after {STEPS} steps was the same")
+
+
+@law(usually="x, _ = agents.mix(x, y) and then y as it was before; such a vector is sent for nothing")
+def heard(case: Case) -> None:
+    """Every vector that comes out of mixing has an influence on a later x."""
+    setup = case.setup(quadratic(noise=0.1), case.star)
+    algorithm, engine = setup.bound(), setup.engine()
+    state, agents = random_state(algorithm, engine), Verbs(engine)
+    algorithm.step(agents, 1, state)
+    if not agents.mixed:
+        raise LeftOut("it does not mix")
+    base = walk(algorithm, engine, state, 1)
+    for vector in range(agents.mixed):
+        if _close(walk(algorithm, Verbs(engine, stir=vector), state, 1).x, base.x, 1e-12):
+            raise Seen(
+                f"vector {vector + 1} of the {agents.mixed} that a step mixes came out changed, and x was the same"
+            )
 
 
 @law(
@@ -383,14 +400,9 @@ def _scaled(algorithm: Algorithm, factor: Number) -> dict[str, Any]:
         if isinstance(value, Schedule):
             parameters = {name: factor * number for name, number in value.parameters.items()}
             scaled[field.name] = dataclasses.replace(value, parameters=parameters)
-        elif isinstance(value, float | Tensor) and named(field.type, Number, "Number"):
+        elif isinstance(value, float | Tensor) and annotated(field.type, Number, "Number"):
             scaled[field.name] = factor * value
     return scaled
-
-
-def named(annotation: Any, kind: Any, name: str) -> bool:
-    """Whether an annotation is this type, perhaps as the text that ``from __future__ import annotations`` leaves."""
-    return bool(annotation == kind) or (isinstance(annotation, str) and annotation.rpartition(".")[2] == name)
 
 
 # where it ends
@@ -543,6 +555,6 @@ def divergence(case: Case) -> None:
 FOUNDATIONS = (contract, shapes, stable, verbs, inputs, replay)
 """Those without which the others have nothing to be checked on: the first that is broken ends the check."""
 LAWS = (
-    early, alone, alive, costs, samples, tracking, relabelling, consensus, single, trials,
+    early, alone, alive, heard, costs, samples, tracking, relabelling, consensus, single, trials,
     solution, sparsity, together, processes, resuming, precision, streams, divergence,
 )  # fmt: skip
