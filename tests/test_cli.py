@@ -243,7 +243,7 @@ def test_when_one_trial_diverges_the_others_go_on(write, tmp_path, undrawn):
     result = call("run", write(gamma=[1e30, 0.01]), "-o", tmp_path / "r")
     assert result.exit_code == 0
     assert "warning: trial 0 diverged: agent " in result.stderr
-    assert "after 20 iterations, 1 trials" in result.stdout
+    assert "after 20 iterations, 1 trial " in result.stdout
     saved = proxdasa.load(tmp_path / "r")
     assert (saved.stopped, list(saved.diverged)) == (None, [0])
     assert [row["k"] for row in saved.records if row["trial"] == 1] == [0, 5, 10, 15, 20]

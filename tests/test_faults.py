@@ -10,6 +10,7 @@ import signal
 import pytest
 import torch
 
+import proxdasa
 from proxdasa.engines import Alone
 from proxdasa.engines.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
@@ -186,6 +187,16 @@ def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, tmp_pat
     assert f"proxdasa resume {results} goes on" in command.ended(130)
     start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")
+
+
+def test_several_interruptions_are_one(start, tmp_path):
+    file = write_config(tmp_path / "run.toml", iterations=10**8, observe_every=1_000)
+    command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--checkpoint-every", 1_000)
+    command.until(lambda: newest(tmp_path / "results") > 0)
+    for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        os.kill(command.pid, number)
+    assert "the records so far are saved" in command.ended(130)
+    assert len(proxdasa.load(tmp_path / "results").records) >= 4
 
 
 def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undisturbed, tmp_path):

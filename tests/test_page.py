@@ -218,6 +218,14 @@ def test_a_graph_made_in_python_is_drawn_from_the_edges_that_were_noted(tmp_path
         assert drawing(run, None)["missing"] == "its edges are not known: facts.edges are no pairs of agents"
 
 
+def test_a_measure_that_is_nowhere_finite_does_not_cost_the_page(tmp_path):
+    folder = save(tmp_path / "a")
+    rows = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    odd = [{**row, "odd": None if row["trial"] else 1.0} for row in rows]
+    (folder / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in odd))
+    assert CliRunner().invoke(cli.app, ["report", str(tmp_path / "a"), "--html"]).exit_code == 0
+
+
 def test_networks_are_made_again_from_their_recipes():
     facts = {"agents": 6, "rho": networks.ring(6).rho}
     assert len(experiments.network({"network": {"name": "ring", "agents": 6}, "facts": facts}).edges) == 6

@@ -156,6 +156,34 @@ def test_divergence_names_trial_agent_and_iteration_and_others_go_on(observe_eve
     assert not torch.isfinite(result.x[1]).all()
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        (lambda state: None, "step of Odd must return its State; got NoneType"),
+        (tuple, "step of Odd must return its State; got tuple"),
+        (lambda state: state._replace(z=state.z[..., :1]), r"z must be \[1, 2, 3\] of .*, as x is; got \[1, 2, 1\]"),
+        (lambda state: state._replace(x=state.x.numpy()), "x must be .*; got ndarray"),
+        (lambda state: state._replace(x=state.x.double()), "got .* of torch.float64"),
+    ],
+)  # fmt: skip
+def test_what_is_no_state_is_refused(returned, words):
+    class Odd(proxdasa.ProxDASA):
+        def step(self, agents, k, state):
+            return returned(super().step(agents, k, state))
+
+    problem = problems.Quadratic(torch.eye(3).expand(2, 3, 3), torch.ones(2, 3))
+    with pytest.raises(TypeError, match=words):
+        proxdasa.run(Odd(gamma=0.1), problem, networks.complete(2), iterations=3)
+
+
+def test_what_is_no_connection_is_refused():
+    problem = problems.Quadratic(torch.eye(3).expand(2, 3, 3), torch.ones(2, 3))
+    with pytest.raises(TypeError, match=r"processes must be what engines.connect\(\) returns"):
+        proxdasa.run(proxdasa.ProxDASA(gamma=0.1), problem, networks.complete(2), processes=2)
+    with pytest.raises(ValueError, match=r"gamma = 1e\+300 is beyond the numbers of float32"):
+        proxdasa.run(proxdasa.ProxDASA(gamma=1e300), problem, networks.complete(2))
+
+
 def test_a_run_ends_when_every_trial_has_diverged():
     problem, algorithm = poisoned(agent=0, trial_gammas=[1.0, 2.0])
     with pytest.warns(proxdasa.DivergenceWarning):

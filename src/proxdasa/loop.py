@@ -103,7 +103,7 @@ class Loop:
         earlier = self._restore() if self._checkpoints else False
         if not earlier:
             with self.engine.stepping():
-                self._now = (0, self.algorithm.init(self.engine, self.start))
+                self._now = (0, self._checked(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
         self._observed = self._now
@@ -114,6 +114,7 @@ class Loop:
         step = self.engine.compiled(self.algorithm.step) if self.compile else self.algorithm.step
         tick = max(1, self.iterations // 200)
         watched = self.watch.rule.every if self.watch else None
+        first = True
         paces = [pace for pace in (self.observe_every, save_every, watched) if pace]
         while self.k < self.iterations and not self.stopped:
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
@@ -124,6 +125,8 @@ class Loop:
                         self.stopped = "interrupted"
                         break
                     state = step(self.engine, k, self._now[1])
+                    if first:
+                        first, state = False, self._checked(state, "step")
                     for trial in self.keep.get(k + 1, ()):
                         self._kept[trial] = state.x[trial]
                     self._now = (k + 1, state)
@@ -136,6 +139,17 @@ class Loop:
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k % save_every == 0)):
                 self._save()
+
+    def _checked(self, state: Any, verb: str) -> Any:
+        """The state, if it is one: mistakes in a method of one's own would surface far from here."""
+        what, x = f"{verb} of {type(self.algorithm).__name__}", self.start
+        if not isinstance(state, self.algorithm.State):
+            raise TypeError(f"{what} must return its State; got {type(state).__name__}")
+        for name, given in state._asdict().items():
+            if not isinstance(given, Tensor) or (given.shape, given.dtype) != (x.shape, x.dtype):
+                found = f"{list(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+                raise TypeError(f"{what}: {name} must be {list(x.shape)} of {x.dtype}, as x is; got {found}")
+        return state
 
     def _look(self) -> None:
         """Whether the agents are satisfied."""

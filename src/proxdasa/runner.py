@@ -58,6 +58,8 @@ class Setup:
         self._check_kinds()
         check_count(self.iterations, "iterations")
         check_count(self.trials, "trials")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {self.seed!r}")
         if self.observe_every is None:
             object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
         check_count(self.observe_every, "observe_every")
@@ -185,6 +187,8 @@ class Setup:
                 changes[name] = value.bind(self.network.n, self.iterations, dtype)
             elif isinstance(value, Tensor):
                 changes[name] = value.to(dtype)
+            elif isinstance(value, float) and value > torch.finfo(dtype).max:
+                raise ValueError(f"{name} = {value:g} is beyond the numbers of {describe(dtype)}")
             elif callable(value):
                 changes[name] = _fitted(value, name, trials, dtype)
         bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
@@ -279,6 +283,11 @@ def run(
         exact=exact,
         stop=stop,
     )
+    if processes is not None and not callable(getattr(processes, "begin", None)):
+        raise TypeError(
+            f"processes must be what engines.connect() returns in each of them; got {processes!r}. To start several on "
+            "this machine: proxdasa run FILE --processes 4, or a script by torchrun"
+        )
     return setup.run(progress, saving(checkpoints, checkpoint_every), processes)
 
 

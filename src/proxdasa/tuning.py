@@ -43,6 +43,8 @@ LARGER = ("accuracy", "lowest_accuracy")
 SMALLER = (*(metric.name if isinstance(metric, metrics.Metric) else metric.__name__ for metric in metrics.ALL),
            "test_loss")  # fmt: skip
 """Measures of which less is better, but for those of `LARGER`."""
+MOST_SAMPLES = 100_000
+"""Settings that are drawn at a time."""
 OF_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
 """Measures that depend on the method's own γ unless Ψ = 0."""
 
@@ -259,6 +261,8 @@ def combinations(grid: Mapping[str, Sequence[float]]) -> list[Setting]:
 def draws(ranges: Mapping[str, tuple[float, float]], samples: int, seed: int) -> list[Setting]:
     """Settings with log-uniform values, to four digits, that are worth no more and easier to write down."""
     check_count(samples, "samples")
+    if samples > MOST_SAMPLES:
+        raise ValueError(f"samples must be at most {MOST_SAMPLES:,}; got {samples:,}")
     for name, (low, high) in ranges.items():
         if not 0 < low < high < math.inf:
             raise ValueError(f"the range of {name} must be from one positive number to a larger one; got {low}..{high}")

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import io
 import signal
+import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -116,13 +119,25 @@ def list_() -> None:
         out.print(f"[bold]{kind}[/]\n{escape(', '.join(names))}\n", highlight=False)
 
 
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Ctrl-C, its like, and what comes when the terminal is closed."""
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End a command, which saves what there is; a second Ctrl-C does not cost that."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Entry point."""
     warnings.showwarning = show_warning
-    for name in ("SIGTERM", "SIGHUP"):  # as Ctrl-C: what there is is saved; the latter if the terminal is closed
-        number = getattr(signal, name, None)
-        if number and signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.default_int_handler)
+    for number in ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error does; no sign costs what was asked for
     try:
         with flushed_denormals():  # before torch starts its threads, so that they have it too
             app()

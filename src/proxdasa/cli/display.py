@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +35,20 @@ def input_errors() -> Iterator[None]:
     """Bad input is one line and exit code 2, not a traceback."""
     try:
         yield
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        err.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False, emoji=False)
+    except (ValueError, OSError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's word for too much
+            raise
+        err.print(f"[red]error:[/] {escape(_said(error))}", soft_wrap=True, highlight=False, emoji=False)
         raise typer.Exit(BAD_INPUT) from None
+
+
+def _said(error: Exception) -> str:
+    """An error in a sentence, those of the system too."""
+    if isinstance(error, MemoryError | RuntimeError):
+        return "this does not fit into the memory of this machine; try fewer agents, trials or dimensions"
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def show_final(result: Result) -> None:
@@ -44,15 +56,21 @@ def show_final(result: Result) -> None:
     last = result.last
     if not last:
         return
-    table = Table(title=f"after {last[0]['k']} iterations, {len(last)} trials", title_justify="left")
+    trials = "1 trial" if len(last) == 1 else f"{len(last)} trials"
+    table = Table(title=f"after {last[0]['k']} iterations, {trials}", title_justify="left")
     table.add_column("measure")
     table.add_column("mean", justify="right")
     table.add_column("smallest", justify="right")
     table.add_column("largest", justify="right")
     for name in list(last[0])[2:]:
         values = [float(row[name]) for row in last]
-        table.add_row(name, f"{sum(values) / len(values):.4g}", f"{min(values):.4g}", f"{max(values):.4g}")
+        table.add_row(name, *map(_brief, (sum(values) / len(values), min(values), max(values))))
     out.print(table)
+
+
+def _brief(value: float) -> str:
+    """Four digits, but counts as they are."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
 
 
 def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Mapping[str, Path]) -> None:

@@ -49,7 +49,7 @@ def report(
         else:
             written = {"figure": reports.draw(runs, place / "report.png")}
         written["table"] = reports.write_csv(summary, place / "report.csv")
-    show_report(runs, summary, written)
+        show_report(runs, summary, written)
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:

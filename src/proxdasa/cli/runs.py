@@ -99,7 +99,7 @@ def run(
         options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, overlap, tensorboard)
         words = ["run", str(file), "--output", str(output), *options]
         _launch(words, output, read, make_room, processes, max_restarts)
-    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, overlap), make_room, board)
+    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, overlap, max_restarts), make_room, board)
 
 
 @watched
@@ -126,7 +126,7 @@ def resume(
     if processes is not None:
         words = ["resume", str(folder), *_again(timeout, interface, overlap, tensorboard)]
         _launch(words, folder, read, lambda: None, processes, max_restarts)
-    _run(read, folder, every, partial(_connect, interface, timeout, overlap), lambda: None, board)
+    _run(read, folder, every, partial(_connect, interface, timeout, overlap, max_restarts), lambda: None, board)
 
 
 def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bool) -> list[str]:
@@ -137,8 +137,10 @@ def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bo
     return ["--timeout", str(timeout)] + ["--overlap"] * overlap + ["--tensorboard"] * tensorboard
 
 
-def _connect(interface: str | None, timeout: float, overlap: bool) -> Transport | None:
+def _connect(interface: str | None, timeout: float, overlap: bool, restarts: int) -> Transport | None:
     """The other processes, if any."""
+    if restarts:
+        raise ValueError("--max-restarts needs --processes; under torchrun give it to torchrun")
     transport = engines.connect(interface, timeout, overlap)
     if overlap and transport is None:
         raise ValueError("--overlap is for agents in several processes; here no message is sent")
@@ -162,7 +164,7 @@ def _make_room(output: Path, overwrite: bool) -> None:
     if not overwrite:
         if (output / records.RECORDS).exists():
             raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
-        if checkpoints.exists():
+        if (checkpoints / records.CONFIG).is_file():
             raise FileExistsError(
                 f"{output} holds a run that was stopped; proxdasa resume {output} goes on with it, "
                 "--overwrite begins anew"

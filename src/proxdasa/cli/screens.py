@@ -20,6 +20,9 @@ class Screen(Console):
     Rich's own console ends the program then, and with it a run and its results.
     """
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(emoji=False, **settings)  # a folder may be called :smile:
+
     @property
     def file(self) -> IO[str]:
         """Where it writes to."""

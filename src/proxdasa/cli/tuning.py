@@ -72,7 +72,7 @@ def tune(
         values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
         if bool(values) == bool(ranges):
-            raise ValueError("what to try? for example --grid gamma=0.01,0.03,0.1, or --random gamma=0.001..1")
+            raise ValueError("what to try? either --grid, such as gamma=0.01,0.03,0.1, or --random, gamma=0.001..1")
         search = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
         setup = search.setup
         search.check(measure)

@@ -108,6 +108,8 @@ def note(text: str) -> None:
 
 def ended(name: str, folder: Path, result: Result) -> None:
     """Tell machines how a run ended; for people see `show_final`."""
+    if not audience.json:
+        return
     how = {"stopped": result.stopped, "made": result.iterations, "iterations": result.config["iterations"]}
     how |= {"diverged": sorted(result.diverged), "output": str(folder)}
     tell("end", name, how | mean_row(result.last))

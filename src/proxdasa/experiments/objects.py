@@ -250,6 +250,8 @@ def _first_that_fits(value: Any, hints: Sequence[Any], key: str) -> Any:
     accepted = dict.fromkeys(refusal.rpartition("accepted: ")[2] for refusal in told)
     if len(accepted) == 1:
         raise ConfigError(told[0])
+    if not accepted:  # it was the right thing, with a fault of its own
+        raise ConfigError(next(iter(refusals.values())))
     raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {' or '.join(accepted)}")
 
 

@@ -73,6 +73,8 @@ def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
 def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
     """2^dimension agents, neighbours where their numbers differ in one binary digit."""
     _at_least(0, dimension=dimension)
+    if dimension > 20:
+        raise ValueError(f"dimension must be at most 20, which is a million agents, got {dimension}")
     # networkx gives dimension 0 no node at all.
     return weights(_numbered(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
 

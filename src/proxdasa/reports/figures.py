@@ -87,6 +87,8 @@ def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
     A few trials that stay on a plateau make a band so wide that it would squash the rest.
     """
     means = [mean for curve in curves if len(mean := curve.mean[np.isfinite(curve.mean)])]
+    if not means:
+        return 0.0, 1.0
     low, high = min(float(mean[len(mean) // 2 :].min()) for mean in means), max(float(mean.max()) for mean in means)
     margin = 0.1 * (high - low) or 1.0
     return low - margin, high + margin
