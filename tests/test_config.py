@@ -175,7 +175,7 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         settings[kind] = table
     if thing in (algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG):  # they need full gradients
         settings["problem"] = {"name": "Quadratic", "A": REQUIRED["A"], "b": REQUIRED["b"]}
-    if settings["problem"]["name"] == "Quadratic":
+    if settings["problem"]["name"] in ("Quadratic", "Repeated"):
         settings["network"] = {"name": "ring", "agents": 4}
     if thing is algorithms.D2:  # on an even ring it needs an even number of rounds
         settings["mixing"] = {"name": "Gossip", "rounds": 2}
