@@ -395,6 +395,12 @@ def test_a_terminal_that_is_closed_leaves_a_checkpoint(forked, tmp_path):
     assert newest(tmp_path / "r") > 0
 
 
+def test_signs_that_a_terminal_does_not_have():
+    plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    cli.screens.Screen(file=plain).print("‖G‖²")
+    assert plain.buffer.getvalue() == b"\\u2016G\\u2016\\xb2\n"
+
+
 def test_other_errors_of_writing_are_errors():
     class Full(io.StringIO):
         def write(self, text):

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import io
 import signal
-import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -136,8 +134,6 @@ def main() -> None:
     for number in ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error does; no sign costs what was asked for
     try:
         with flushed_denormals():  # before torch starts its threads, so that they have it too
             app()

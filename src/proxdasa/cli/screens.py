@@ -1,4 +1,4 @@
-"""Consoles that outlive their other end."""
+"""Consoles that outlive their other end, and show what they can where there are no signs but ASCII."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class _Lasting:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        shown = text.encode(encoding, "backslashreplace").decode(encoding)  # no sign costs what was asked for
         with self._unless_closed():
-            self._stream.write(text)
+            self._stream.write(shown)
         return len(text)
 
     def flush(self) -> None:
