@@ -1,5 +1,6 @@
 """Agents spread over processes do what they do in one: the same bits in exact mode, the same numbers otherwise."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -79,6 +80,18 @@ def test_overlapping_messages_change_no_bit(name, mixing):
     # What is sent early has a header of its own: two numbers in float32, to every neighbouring process.
     more = overlapping.records[-1]["bytes"] - plain.records[-1]["bytes"]
     assert more == pytest.approx(made.iterations * 2 * 4 * 3 * 2 / N), "three processes, two neighbours each"
+
+
+@pytest.mark.parametrize(("method", "headers"), [(proxdasa.DPSGD, 0), (proxdasa.DProxSGT, 1)])
+def test_overlap_of_the_methods_compared_with(method, headers):
+    """D-PSGD sends nothing but what is early, so it has one message as before."""
+    made = dataclasses.replace(setup("prox-dasa"), algorithm=method(gamma=0.1))
+    plain, overlapping = (
+        in_threads(3, lambda transport: made.run(processes=transport), overlap)[0] for overlap in (False, True)
+    )
+    assert digest(overlapping.x) == digest(plain.x) == digest(made.run().x)
+    more = overlapping.records[-1]["bytes"] - plain.records[-1]["bytes"]
+    assert more == pytest.approx(headers * made.iterations * 2 * 4 * 3 * 2 / N)
 
 
 def test_rows_that_were_sent_early_must_be_mixed_next():
