@@ -81,23 +81,23 @@ def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tenso
     return _unfold(x, rows) if folded else x
 
 
-class _Product(torch.autograd.Function):
-    """x Wᵀ of each copy, whose gradient of W is laid out as W is; that of ``torch.bmm`` is its transpose."""
+class _Affine(torch.autograd.Function):
+    """x Wᵀ + b of each copy, whose gradient of W is laid out as W is; that of ``torch.bmm`` is its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.mT)
+        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None, torch.bmm(grad.mT, x)
+        needs_x, _, needs_bias = ctx.needs_input_grad
+        return torch.bmm(grad, weight) if needs_x else None, torch.bmm(grad.mT, x), grad.sum(1) if needs_bias else None
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    y: Tensor = _Product.apply(x.flatten(1, -2), weight)  # type: ignore[no-untyped-call]
-    y = y if bias is None else y + bias.unsqueeze(1)
+    y: Tensor = _Affine.apply(x.flatten(1, -2), weight, bias)  # type: ignore[no-untyped-call]
     return y.view(*x.shape[:-1], y.shape[-1])
 
 

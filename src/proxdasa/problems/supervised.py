@@ -75,7 +75,7 @@ class Supervised:
     @property
     def dim(self) -> int:
         """The number of parameters."""
-        return sum(parameter.numel() for parameter in self._module.parameters())
+        return sum(shape.numel() for shape in self._shapes.values())
 
     @property
     def epoch(self) -> float:
@@ -141,11 +141,10 @@ class Supervised:
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
         rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
-        batch, grad = each.shape[-1], torch.empty_like(rows)
-        groups = zip(*(torch.split(stack, self._chunk(batch)) for stack in (rows, each, grad)), strict=True)
-        for some, examples, out in groups:
-            self._losses_and_grad(some, self._x[examples], self._y[examples], batch, out)
-        return grad.view(x.shape)
+        batch = each.shape[-1]
+        groups = zip(*(torch.split(stack, self._chunk(batch)) for stack in (rows, each)), strict=True)
+        grads = [self._losses_and_grad(some, self._x[own], self._y[own], batch)[1] for some, own in groups]
+        return (torch.cat(grads) if len(grads) > 1 else grads[0]).view(x.shape)
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``."""
@@ -180,21 +179,21 @@ class Supervised:
 
     def _weighted(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
-        loss, grad, part = x.new_zeros(len(x)), torch.zeros_like(x), torch.empty_like(x)
+        loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
         size = self._chunk(len(x))
         for chunk, weight in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
             inputs, targets = self._x[chunk], self._y[chunk]
             shared = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
-            loss += self._losses_and_grad(x, *shared, weight, part)
+            some, part = self._losses_and_grad(x, *shared, weight)
+            loss += some
             grad += part
         return loss, grad
 
     def _losses_and_grad(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int, grad: Tensor
-    ) -> Tensor:
-        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``.
+        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int
+    ) -> tuple[Tensor, Tensor]:
+        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
 
-        The gradients are written to ``grad``, of the shape of x.
         Parameters are separate leaves over views of the rows, so that no gradient passes through slices of x.
         """
         with torch.enable_grad():
@@ -203,18 +202,13 @@ class Supervised:
             each = self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
             losses = each.sum(1) / weight if isinstance(weight, int) else each @ weight
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        for view, part in zip(self._parameters(grad).values(), grads, strict=True):
-            view.copy_(part)
-        return losses.detach()
+        return losses.detach(), torch.cat([part.flatten(1) for part in grads], dim=1)
 
     def _parameters(self, x: Tensor) -> dict[str, Tensor]:
         """Views of the rows x ``[rows, d]`` as parameters ``[rows, *shape]``."""
-        views, start = {}, 0
-        for name, parameter in self._module.named_parameters():
-            stop = start + parameter.numel()
-            views[name] = x[:, start:stop].view(len(x), *parameter.shape)
-            start = stop
-        return views
+        parts = torch.split(x, [shape.numel() for shape in self._shapes.values()], dim=1)
+        shaped = zip(self._shapes.items(), parts, strict=True)
+        return {name: part.view(-1, *shape) for (name, shape), part in shaped}
 
     def _equal_weights(self, part: Tensor) -> Tensor:
         return torch.full((len(part),), 1 / len(part), dtype=self.dtype)
@@ -241,6 +235,11 @@ class Supervised:
             return self.model
         with torch.random.fork_rng(devices=[]):
             return self.model()
+
+    @cached_property
+    def _shapes(self) -> dict[str, torch.Size]:
+        """Of the parameters."""
+        return {name: parameter.shape for name, parameter in self._module.named_parameters()}
 
     @cached_property
     def _width(self) -> int:
