@@ -1,8 +1,10 @@
 """Optimizers for training loops of one's own: the same mathematics as `run`, by messages, and torch's customs."""
 
 import copy
+import os
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,8 @@ def train(
     agents, rank = (transport.size, transport.rank) if transport else (1, 0)
     here = range(rank, rank + 1)
     part = problem(agents, dtype).restrict(here)
-    batches, model = Samples(part, SEED, 1, here), part.model
+    device = transport.device if transport else None
+    batches, model = Samples(part, SEED, 1, here), part.model.to(device)
     make, settings = getattr(optim, method), {**SETTINGS, **settings}
     optimizer = make(groups(model), networks.path(agents), **settings, processes=transport)
     if saved:
@@ -59,7 +62,7 @@ def train(
         before(k, model, optimizer)
         rows = batches(k)[0, 0]
         optimizer.zero_grad()
-        part.loss(model(part.data.x[rows].to(dtype)), part.data.y[rows]).mean().backward()
+        part.loss(model(part.data.x[rows].to(device, dtype)), part.data.y[rows].to(device)).mean().backward()
         optimizer.step()
     return model, optimizer
 
@@ -110,9 +113,11 @@ def together(act, agents=AGENTS):
     return results
 
 
-def agent(folder):
+def agent(folder, by):
     """What each process of the next test does."""
-    transport = connect()
+    transport = connect(device=f"cuda:{os.environ['RANK']}" if by == "nccl" else "cpu")
+    if by == "gloo as if it were nccl":
+        transport._posted = transport._posted_together
     for method in METHODS:
         file = folder / f"{method}-{transport.rank}"
         model, optimizer = interrupted(method, transport, file)
@@ -122,13 +127,47 @@ def agent(folder):
     transport.close()
 
 
-def test_processes_do_what_run_does_and_resume(tmp_path):
-    assert launch([sys.executable, __file__, str(tmp_path)], AGENTS) == 0
+GPUS = pytest.mark.skipif(torch.cuda.device_count() < AGENTS, reason=f"{AGENTS} GPUs are needed")
+
+
+@pytest.mark.parametrize("by", ["gloo", "gloo as if it were nccl", pytest.param("nccl", marks=GPUS)])
+def test_processes_do_what_run_does_and_resume(tmp_path, by):
+    assert launch([sys.executable, __file__, str(tmp_path), by], AGENTS) == 0
     for method in METHODS:
-        agents = [torch.load(tmp_path / f"{method}-{i}") for i in range(AGENTS)]
+        agents = [torch.load(tmp_path / f"{method}-{i}", map_location="cpu") for i in range(AGENTS)]
         expected = reference(method)
         mean = expected["x"].mean(0).expand(AGENTS, -1)
         assert_equal(agents, {**expected, "mean": mean})
+
+
+def test_everything_in_a_step_lives_where_the_model_does():
+    def act(transport, elsewhere):
+        model = net()
+        optimizer = optim.ProxDASAGT(model.parameters(), NETWORK, **SETTINGS, processes=transport)
+        with torch.device(elsewhere):  # whatever is made without saying where is made there
+            for _ in range(3):
+                model(X[:4].double()).square().mean().backward()
+                optimizer.step()
+        return variables(model, optimizer)
+
+    for there, here in zip(*(together(partial(act, elsewhere=name)) for name in ("meta", "cpu")), strict=True):
+        assert all(torch.equal(there[name], here[name]) for name in here)
+
+
+def test_messages_from_a_gpu_need_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(os, "environ", os.environ | {"RANK": "0", "WORLD_SIZE": "1"})
+    with pytest.raises(ValueError, match=r"device: messages from cuda:0 need a GPU and a torch that has NCCL; without"):
+        connect(device="cuda:0")
+    monkeypatch.setattr(os, "environ", {"PMI_RANK": "0"})
+    with pytest.raises(ValueError, match=r"device: under MPI messages leave from main memory, not from cuda:0; leave"):
+        connect(device="cuda:0")
+
+
+def test_runs_refuse_messages_from_a_gpu(monkeypatch):
+    monkeypatch.setattr(Alone, "device", torch.device("cuda:1"))
+    with pytest.raises(ValueError, match=r"main memory, but .* device = cuda:1; that is for models on GPUs, in prox"):
+        proxdasa.run(proxdasa.ProxDASA(0.1), problem(), NETWORK, iterations=1, exact=True)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -405,4 +444,4 @@ def test_an_agent_that_ends_early_is_missed():
 
 
 if __name__ == "__main__":
-    agent(Path(sys.argv[1]))
+    agent(Path(sys.argv[1]), sys.argv[2])

@@ -420,7 +420,7 @@ def test_a_halo_has_what_a_block_needs(n, size, seed):
     parts = blocks(n, min(size, n))
     x = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, n, 3)))
     expected = torch.from_numpy(network.W.toarray()) @ x
-    halos = [Halo.of(network.W, parts, rank) for rank in range(len(parts))]
+    halos = [Halo.of(network.W, parts, rank, torch.device("cpu")) for rank in range(len(parts))]
     for rank, (halo, here) in enumerate(zip(halos, parts, strict=True)):
         table = x[:, halo.columns]
         for kind in (SparseProduct, ExactProduct, product):

@@ -275,9 +275,8 @@ class _Agent:
         return x
 
     def mix(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """By messages, which leave from main memory."""
-        mixed = self.neighbourhood.mix(tuple(rows.cpu() for rows in tensors))
-        return tuple(rows.to(self.gradient.device) for rows in mixed)
+        """By messages."""
+        return self.neighbourhood.mix(tensors)
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

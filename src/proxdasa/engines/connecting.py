@@ -8,14 +8,18 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
+
 from proxdasa.engines.mpi import MPI
-from proxdasa.engines.transports import TIMEOUT, Transport, join_torch
+from proxdasa.engines.transports import CPU, TIMEOUT, Transport, join_torch
 
 UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """The number of a process, as the launchers of Open MPI, MPICH and its relatives, and Slurm's srun set it."""
 
 
-def connect(interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False) -> Transport | None:
+def connect(
+    interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False, device: str | torch.device = CPU
+) -> Transport | None:
     """The processes that this one was started with, or None if it was started alone.
 
     Args:
@@ -24,12 +28,17 @@ def connect(interface: str | None = None, timeout: float = TIMEOUT, overlap: boo
             ways.)
         timeout: seconds after which a silent process is an error.
         overlap: send x while the gradient is computed, and the rest in a second message. Pays where links are slow.
+        device: the GPU of this process, such as cuda:0, for `optim` to send the rows of a model there by NCCL; no two
+            processes may share one. By default rows are copied to main memory. (NCCL has not been tried by us.)
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
+    device = torch.device(device)
     with _mortal():
         if "RANK" in os.environ:
-            return join_torch(interface, timeout, overlap)
+            return join_torch(interface, timeout, overlap, device)
+        if several() and device != CPU:
+            raise ValueError(f"device: under MPI messages leave from main memory, not from {device}; leave it out")
         return MPI(timeout, overlap) if several() else None
 
 

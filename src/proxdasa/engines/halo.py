@@ -51,7 +51,7 @@ class Halo:
     )
 
     @classmethod
-    def of(cls, W: csr_array, parts: list[range], rank: int) -> Halo:
+    def of(cls, W: csr_array, parts: list[range], rank: int, device: torch.device) -> Halo:
         """What W asks of the process that holds ``parts[rank]``."""
         here = parts[rank]
         needed = np.unique(np.append(W[here.start : here.stop].indices, here))
@@ -64,7 +64,7 @@ class Halo:
             # W is symmetric: a peer needs those rows of ours that have a neighbour among its agents.
             theirs = W[part.start : part.stop].indices
             asked = np.unique(theirs[(theirs >= here.start) & (theirs < here.stop)]) - here.start
-            sends[peer] = torch.from_numpy(asked.astype(np.int64))
+            sends[peer] = torch.from_numpy(asked.astype(np.int64)).to(device)
         start = int(np.searchsorted(needed, here.start))
         return cls(slice(start, start + len(here)), needed, sends, receives)
 

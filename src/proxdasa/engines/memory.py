@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.transports import LostError, Wait
+from proxdasa.engines.transports import CPU, LostError, Wait
 
 PATIENCE = 2_000
 """How often a thread looks for a message, a hundredth of a second each, before it misses the sender."""
@@ -23,7 +23,7 @@ Queues = dict[tuple[int, int], "queue.SimpleQueue[Tensor | None]"]
 class Threads:
     """A process that is a thread."""
 
-    restarted = False
+    restarted, device = False, CPU
 
     def __init__(self, rank: int, size: int, queues: Queues, reasons: list[str], overlap: bool = False) -> None:
         self.rank, self.size, self.overlap = rank, size, overlap

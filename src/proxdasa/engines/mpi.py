@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.transports import TIMEOUT, LostError, Wait, blamed
+from proxdasa.engines.transports import CPU, TIMEOUT, LostError, Wait, blamed
 
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
 SPIN = 200e-6
@@ -23,6 +23,8 @@ LAST_WORDS = 10.0
 @final
 class MPI:
     """The processes of MPI.COMM_WORLD."""
+
+    device = CPU
 
     def __init__(self, timeout: float = TIMEOUT, overlap: bool = False) -> None:
         try:

@@ -54,7 +54,7 @@ class Neighbourhood:
         self._network, self._mixing, self._transport, self._trials = network, mixing, transport, trials
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
-        self._halo = Halo.of(network.W, self.parts, transport.rank)
+        self._halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
         made = ExactProduct if exact else product
         self._weights = made(self._halo.block(network.W, self.agents), dtype)
         self._graph = made(self._halo.block(adjacency(network.W), self.agents), dtype)
@@ -75,18 +75,19 @@ class Neighbourhood:
         return x
 
     def mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """All rounds of mixing, for rows ``[company, agents here, d]``."""
+        """All rounds of mixing, for rows ``[company, agents here, d]``, which may live where no message leaves from."""
         early, self._early = self._early, None
         if early is not None and early.rows is not tensors[0]:
             raise RuntimeError("mix must begin with the rows that were given to early before")
-        together = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
         def apply(x: Tensor) -> Tensor:
             nonlocal early
             table, early = self._table(x, early), None
             return self._weights(table)
 
-        return torch.split(self._mixing(apply, together, self._network.rho), len(tensors[0]))
+        mixed = self._mixing(apply, together.to(self._transport.device), self._network.rho)
+        return torch.split(mixed.to(home), len(tensors[0]))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j."""

@@ -34,6 +34,11 @@ class Processes(Local):
         transport: Transport,
         exact: bool = False,
     ) -> None:
+        if transport.device.type != "cpu":
+            raise ValueError(
+                f"run computes in main memory, but these processes were connected with device = {transport.device}; "
+                "that is for models on GPUs, in proxdasa.optim"
+            )
         self._transport, self._exact = transport, exact
         self._neighbourhood = Neighbourhood(network, mixing, transport, problem.dtype, trials, exact)
         here = self._neighbourhood.agents

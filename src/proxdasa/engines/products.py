@@ -54,7 +54,8 @@ class DenseProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Each row becomes the weighted sum of all rows."""
-        return torch.bmm(self._matrix.expand(len(x), -1, -1), x)  # spares the bookkeeping of a broadcasting matmul
+        matrix = self._matrix.to(x.device)
+        return torch.bmm(matrix.expand(len(x), -1, -1), x)  # spares the bookkeeping of a broadcasting matmul
 
 
 class SparseProduct:
@@ -68,13 +69,13 @@ class SparseProduct:
         """Each row becomes the weighted sum of its neighbours' rows."""
         trials, n, d = x.shape
         if trials not in self._bags:
-            self._bags[trials] = self._stacked(trials)
+            self._bags[trials] = self._stacked(trials, x.device)
         indices, offsets, weights = self._bags[trials]
         table = x.reshape(trials * n, d)
         product = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=weights)
         return product.view(trials, -1, d)
 
-    def _stacked(self, trials: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _stacked(self, trials: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Column indices, row starts and weights for all trials, whose rows stand one after the other."""
         matrix, n = self._matrix, self._matrix.shape[1]
         steps = np.arange(trials)[:, None]
@@ -82,9 +83,9 @@ class SparseProduct:
         offsets = (matrix.indptr[None, :-1] + steps * matrix.nnz).reshape(-1)
         weights = np.tile(matrix.data, trials)
         return (
-            torch.from_numpy(indices.astype(np.int64)),
-            torch.from_numpy(offsets.astype(np.int64)),
-            torch.from_numpy(weights).to(self._dtype),
+            torch.from_numpy(indices.astype(np.int64)).to(device),
+            torch.from_numpy(offsets.astype(np.int64)).to(device),
+            torch.from_numpy(weights).to(device, self._dtype),
         )
 
 

@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol, TypeVar, final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -29,6 +30,7 @@ T = TypeVar("T")
 Wait = Callable[[], float]
 """Waits until messages have come and gone; the seconds it took."""
 
+CPU = torch.device("cpu")
 TIMEOUT = 60.0
 """Seconds that a silent process is waited for."""
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -72,6 +74,10 @@ class Transport(Protocol):
     def overlap(self) -> bool:
         """Whether rows are sent as soon as they are known, in messages of their own."""
 
+    @property
+    def device(self) -> torch.device:
+        """Where rows are sent from and arrive."""
+
     def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
         """Begin to send a message to each process of ``out`` and to fill ``into`` with theirs; how to wait for it."""
 
@@ -89,7 +95,7 @@ class Transport(Protocol):
 class Alone:
     """One process with all agents."""
 
-    rank, size, restarted, overlap = 0, 1, False, False
+    rank, size, restarted, overlap, device = 0, 1, False, False, CPU
 
     def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:  # noqa: ARG002
         """There is nobody."""
@@ -109,16 +115,25 @@ class Alone:
 
 @final
 class Torch:
-    """Processes of torch.distributed, by gloo: messages leave from main memory, also for models on GPUs."""
+    """Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
 
-    def __init__(self, store: Any, timeout: float = TIMEOUT, restarted: bool = False, overlap: bool = False) -> None:
+    def __init__(
+        self,
+        store: Any,
+        timeout: float = TIMEOUT,
+        restarted: bool = False,
+        overlap: bool = False,
+        device: torch.device = CPU,
+    ) -> None:
         self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
-        self._store, self._timeout, self.overlap = store, timedelta(seconds=timeout), overlap
+        self._store, self._timeout, self.overlap, self.device = store, timedelta(seconds=timeout), overlap, device
 
     def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
         """All messages at once; receiving is begun first, so that none waits for room."""
-        pending = [(peer, self._tried(peer, partial(dist.irecv, buffer, peer))) for peer, buffer in into.items()]
-        pending += [(peer, self._tried(peer, partial(dist.isend, buffer, peer))) for peer, buffer in out.items()]
+        messages = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in into.items()]
+        messages += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in out.items()]
+        on_gpu = any(message.tensor.is_cuda for message in messages)
+        pending = self._posted_together(messages) if on_gpu else self._posted(messages)
 
         def wait() -> float:
             began = time.perf_counter()
@@ -141,6 +156,21 @@ class Torch:
     def close(self) -> None:
         """End the group."""
         dist.destroy_process_group()
+
+    def _posted(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """Each message on its own, which is how gloo tells whose was lost."""
+        return [
+            (message.peer, self._tried(message.peer, partial(message.op, message.tensor, message.peer)))
+            for message in messages
+        ]
+
+    def _posted_together(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """As one operation: NCCL's wait for each other in the order in which they were posted.
+
+        It does not tell whose was lost; that the first one's is missing is a guess, which `blamed` looks into.
+        """
+        peer = messages[0].peer
+        return [(peer, work) for work in self._tried(peer, partial(dist.batch_isend_irecv, list(messages)))]
 
     def _tried(self, peer: int, act: Callable[[], T]) -> T:
         """Do something that fails if this process is lost."""
@@ -187,7 +217,9 @@ def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
     return next(iter(silent()), peer)
 
 
-def join_torch(interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False) -> Torch:
+def join_torch(
+    interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False, device: torch.device = CPU
+) -> Torch:
     """Join the processes that torchrun, or ``proxdasa run --processes``, started.
 
     Messages stay on this machine, by the loopback interface, unless another interface is named.
@@ -203,6 +235,7 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, overlap: 
     if interface is not None and interface not in (names := [name for _, name in socket.if_nameindex()]):
         raise ValueError(f"there is no network interface {interface!r} here; there are {', '.join(names)}")
     os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
+    backend = "gloo" if device == CPU else _prepare_nccl(device, interface or LOOPBACK)
     file = os.environ.get(RENDEZVOUS)
     limit = timedelta(seconds=timeout)
     try:
@@ -217,10 +250,28 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, overlap: 
         # After a restart torchrun's store still has the addresses of the processes before.
         store = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
         store.set_timeout(limit)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        if device != CPU:
+            dist.all_reduce(torch.zeros(1, device=device))  # NCCL wants all to take part in the first operation
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
-    return Torch(store, timeout, restarted=start > 1, overlap=overlap)
+    return Torch(store, timeout, restarted=start > 1, overlap=overlap, device=device)
+
+
+def _prepare_nccl(device: torch.device, interface: str) -> str:
+    """Set what NCCL reads from the environment, and which GPU is ours; the name of the backend.
+
+    What is in main memory, such as digests, still goes by gloo.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available() or not dist.is_nccl_available():
+        raise ValueError(
+            f"device: messages from {device} need a GPU and a torch that has NCCL; without device they leave from main "
+            "memory, wherever the model is"
+        )
+    os.environ["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # or a silent process would not be an error here, but end this one
+    torch.cuda.set_device(device)
+    return f"cpu:gloo,{device.type}:nccl"
 
 
 def _follow(lifeline: int) -> None:
