@@ -18,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, experiments, reports
+from proxdasa import cli, experiments, records, reports
 from proxdasa.experiments.objects import ROOMS, VALUES
 from proxdasa.runner import Setup
 
@@ -197,6 +197,16 @@ def test_earlier_results_are_kept_unless_told(write, results):
     assert times(results) == before
     assert call("run", write(iterations=5), "-o", results, "--overwrite").exit_code == 0
     assert proxdasa.load(results).iterations == 5
+
+
+@pytest.mark.parametrize("command", [["run"], ["tune", "--grid", "gamma=0.01"], ["reproduce", "speedup"]], ids=" ".join)
+def test_a_folder_that_another_run_is_writing_to_is_refused(command, write, tmp_path, monkeypatch):
+    monkeypatch.setattr(Setup, "loop", lambda *_: pytest.fail("it has begun"))
+    file = [] if command[0] == "reproduce" else [write()]
+    with records.claimed(tmp_path / "results"):
+        result = call(*command, *file, "-o", tmp_path / "results", "--overwrite")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith(f"error: another run is writing to {tmp_path / 'results'}; ")
 
 
 def test_an_output_that_cannot_be_a_folder(write, tmp_path):

@@ -10,6 +10,7 @@ from torch.distributed import HashStore
 
 from proxdasa.engines import launcher
 from proxdasa.engines.transports import _count_starts
+from proxdasa.records import claimed
 from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, write_config
 
 pytestmark = LINUX
@@ -149,6 +150,37 @@ def test_results_are_replaced_if_asked(start, file, tmp_path):
     start(*words).ended()
     assert "holds results already" in start(*words).ended(2)
     start(*words, "--overwrite").ended()
+
+
+# two runs into one folder
+
+
+def test_a_folder_that_a_run_is_writing_to_is_left_to_it(start, tmp_path):
+    results, file = tmp_path / "results", write_config(tmp_path / "long.toml", iterations=10**6)
+    words = ("proxdasa", "run", file, "-o", results, "--overwrite")
+    first = start(*words, "--checkpoint-every", 1)
+    first.until(lambda: newest(results) >= 1)
+    for other in (words, (*words, "--processes", 2), ("proxdasa", "resume", results)):
+        refusal = start(*other).ended(2)
+        assert refusal == (
+            f"error: another run is writing to {results}; choose another folder, or wait until it has ended\n"
+        )
+    k = newest(results)
+    first.until(lambda: newest(results) > k)
+    os.kill(first.pid, signal.SIGKILL)
+    first.ended(-signal.SIGKILL)
+    again = start("proxdasa", "resume", results)
+    again.until(lambda: newest(results) > k + 2)
+
+
+def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the_others(start, file, tmp_path):
+    results = tmp_path / "results"
+    with claimed(results):
+        env = {**ALONE, "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous")}
+        first, second = (start("proxdasa", "run", file, "-o", results, env={**env, "RANK": rank}) for rank in "01")
+        assert first.ended(2).startswith(f"error: another run is writing to {results}; ")
+        assert second.ended(3) == ""
+    assert [path.name for path in results.iterdir()] == [".lock"], "nothing was computed"
 
 
 # as a user has it

@@ -1,9 +1,11 @@
 """Results folders: what is written is read back, any tool can read it, and nothing is lost by a failure."""
 
+import errno
 import functools
 import json
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import networkx as nx
 import numpy as np
@@ -333,3 +335,28 @@ def test_a_network_without_a_recipe_is_described_by_a_fingerprint():
 def test_functions_are_described_by_their_name():
     assert describe(functools.partial(max, default=1)) == {"name": "max", "default": 1}
     assert describe(lambda k: 0.1) == "<lambda>"
+
+
+# one run at a time
+
+
+def test_a_claimed_folder_is_refused_until_it_is_free(tmp_path):
+    folder = tmp_path / "deep" / "results"
+    with records.claimed(folder):
+        with pytest.raises(BlockingIOError, match=f"another run is writing to {folder}"), records.claimed(folder):
+            pass
+        with records.claimed(tmp_path / "other"):
+            pass
+    with records.claimed(folder):
+        pass
+
+
+def without_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize("lock", [None, SimpleNamespace(LOCK_EX=2, LOCK_NB=4, flock=without_locks)])
+def test_where_there_are_no_locks_runs_go_without(tmp_path, monkeypatch, lock):
+    monkeypatch.setattr(records, "fcntl", lock)
+    with records.claimed(tmp_path), records.claimed(tmp_path):
+        pass

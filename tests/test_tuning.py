@@ -320,6 +320,7 @@ def test_the_command(file, tmp_path):
     assert "6 settings × 2 trials = 12 stacked trials of 3 agents, d = 4" in result.stderr
     assert "warning" not in result.stderr
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        ".lock",
         "figure.png",
         "ranking.csv",
         "ranking.md",

@@ -15,7 +15,8 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 Row = dict[str, Any]
 
 CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
+LOCK = ".lock"
+"""An empty file by which a run keeps others out of its folder; it may stay there."""
 
 
 def describe(thing: Any) -> Any:
@@ -61,6 +69,26 @@ def describe(thing: Any) -> Any:
         }
     # Without the address in memory, which is another in every process.
     return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a results folder, which is made if need be.
+
+    The lock is the system's and ends with this process, however that ends; where there are none, nobody is kept out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("ab") as file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"another run is writing to {folder}; choose another folder, or wait until it has ended"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:

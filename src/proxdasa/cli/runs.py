@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -187,7 +187,8 @@ def _launch(
     """Become the launcher, and end with the code of what was launched."""
     with input_errors():
         engines.blocks(read(True).network.n, processes)
-        make_room()
+        with records.claimed(output):  # and then left to the process that writes
+            make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
     command = [sys.executable, "-m", "proxdasa", *words, *watching.audience.words()]
@@ -208,10 +209,12 @@ def _run(
     board: TensorBoard | None,
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
-    with input_errors(), _peer_errors(output):
+    with input_errors(), _peer_errors(output), ExitStack() as held:
         setup = read(not engines.several())
         transport = connect()
         leads = transport is None or transport.rank == 0
+        if leads:
+            _claim(output, held, transport)
         if not (transport and transport.restarted):
             make_room()
             if leads and (broken := plans.departure(setup)):
@@ -236,6 +239,16 @@ def _run(
         say(f"proxdasa resume {output} goes on", err)
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
+
+
+def _claim(output: Path, held: ExitStack, transport: Transport | None) -> None:
+    """Keep other runs out of the folder from now on."""
+    try:
+        held.enter_context(records.claimed(output))
+    except OSError as error:
+        if transport:
+            transport.fail(str(error))  # the others would miss us and not know why
+        raise
 
 
 @contextmanager
