@@ -531,6 +531,22 @@ def test_a_file_that_is_not_there(tmp_path):
     assert refusal(tmp_path / "nowhere.toml", tmp_path) == "No such file or directory"
 
 
+def test_files_that_a_file_names_begin_at_the_folder_of_the_command(tmp_path, monkeypatch):
+    file = tmp_path / "deep" / "run.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(changed(network={"name": "from_file", "path": "edges.txt"})))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        read(file)
+    assert str(caught.value) == f"{tmp_path / 'edges.txt'} cannot be read: No such file or directory"
+    Path("edges.txt").write_text("0 1\n1 2\n2 3\n")
+    assert len(read(file).network.edges) == 3
+    rows = {"name": "libsvm", "path": "rows.svm"}
+    file.write_text(json.dumps(changed(problem={"name": "Supervised", "model": "mlp", "agents": 2, "data": rows})))
+    result = CliRunner().invoke(app, ["run", str(file), "--output", "results"])
+    assert result.stderr == f"error: {tmp_path / 'rows.svm'}: No such file or directory\n"
+
+
 def test_a_folder_is_no_file(tmp_path):
     assert refusal(tmp_path, tmp_path) == "Is a directory"
 

@@ -365,7 +365,7 @@ def test_plan_of_a_run(tmp_path):
     [
         ([], "which graph?"),
         (["ring"], "ring: how large?"),
-        (["nowhere.txt"], "nowhere.txt cannot be read: No such file or directory"),
+        (["/nowhere.txt"], "/nowhere.txt cannot be read: No such file or directory"),
         (["nowhere.toml"], "nowhere.toml: No such file or directory"),
         (["ring", "-n", 4, "-L", "much"], "--lipschitz takes a number, or estimate; got 'much'"),
         (["ring", "-n", 4, "-L", "estimate"], "--lipschitz estimate needs a problem"),

@@ -234,9 +234,9 @@ def test_from_the_command_line_in_two_processes(sites, monkeypatch):
         ("batch_size", "partition = 'Shuffled'\nbatch_size", "problem: partition: the data lie in one file per agent"),
         ("batch_size = 3", "batch_size = 5", "problem: batch_size must lie between 1 and 4, the examples of agent 2, "),
         ("batch_size = 3", "batch_size = 0", "batch_size must lie between 1 and 4, the examples of agent 2, which has"),
-        ("agents = 4", "agents = 5", "agent 4: agent-4.svm cannot be read: No such file or directory"),
-        ('"test.svm"', '"tests.svm"', "test: tests.svm cannot be read: No such file or directory"),
-        ('"agent-{agent}.svm"', '"{agent}/agent"', "agent 0: 0/agent cannot be read: No such file or directory"),
+        ("agents = 4", "agents = 5", "agent-4.svm cannot be read: No such file or directory"),
+        ('"test.svm"', '"tests.svm"', "tests.svm cannot be read: No such file or directory"),
+        ('"agent-{agent}.svm"', '"{agent}/agent"', "0/agent cannot be read: No such file or directory"),
     ],
 )  # fmt: skip
 def test_bad_configurations_are_refused_in_one_line(sites, monkeypatch, old, new, words):

@@ -34,6 +34,7 @@ def located(place: Path) -> list[Path]:
 
 def contents(path: Path) -> bytes:
     """The bytes of a file, uncompressed; a damaged archive is an error that names it."""
+    path = path.absolute()  # whoever is told that it is missing wants to know where
     opener = OPENERS.get(path.suffix)
     if opener is None:
         return path.read_bytes()

@@ -50,7 +50,7 @@ class PerAgent:
         try:
             labels, x = read_tensors(path) if path.suffix == TENSORS else read_svm(path, self.features)
         except OSError as error:
-            raise type(error)(f"{whose}: {path} cannot be read: {error.strerror or error}") from error
+            raise type(error)(f"{whose}: {path.absolute()} cannot be read: {error.strerror or error}") from error
         y = targets(path, labels, known, f"labels = {list(self.labels or ())}")
         return Dataset(file, torch.from_numpy(x), y, classes=None if known is None else len(known))
 

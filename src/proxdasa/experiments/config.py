@@ -9,7 +9,8 @@ just its name::
     gamma = 0.01
     alpha = { name = "horizon", scale = 1.0 }     # or a number, for a constant step size
 
-A list in place of a number is one value per trial. `proxdasa.experiments.objects` turns the values into objects.
+A list in place of a number is one value per trial. Names of data files and networks are relative to the folder in which
+the program was started, not to that of the configuration file. `proxdasa.experiments.objects` makes objects of values.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except OSError as error:
-        raise type(error)(f"{path} cannot be read: {error.strerror or error}") from error
+        raise type(error)(f"{path.absolute()} cannot be read: {error.strerror or error}") from error
 
 
 def _array(path: Path) -> NDArray[np.float64]:
