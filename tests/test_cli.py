@@ -209,6 +209,27 @@ def test_a_folder_that_another_run_is_writing_to_is_refused(command, write, tmp_
     assert result.stderr.splitlines()[-1].startswith(f"error: another run is writing to {tmp_path / 'results'}; ")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"],
+        ["tune", "--grid", "gamma=0.01"],
+        ["report"],
+        ["plan"],
+        ["reproduce", "speedup"],
+        ["reproduce", "topology"],
+    ],
+    ids=" ".join,
+)
+def test_an_output_without_a_name_is_refused(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Setup, "loop", lambda *_: pytest.fail("it has begun"))
+    result = call(*command, *[] if command[0] == "reproduce" else ["run.toml"], "-o", "")
+    assert result.exit_code == 2
+    assert "a folder needs a name, such as ." in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_that_cannot_be_a_folder(write, tmp_path):
     file = write()
     result = call("run", file, "-o", file)

@@ -110,6 +110,17 @@ def show_sheet(title: str, sheet: reports.Sheet) -> None:
         say(note)
 
 
+def output_option(words: str) -> Any:
+    """The option --output of a command, which says what goes into the folder."""
+    return typer.Option("--output", "-o", metavar="DIR", parser=_folder, help=words)
+
+
+def _folder(name: str | Path) -> Path:
+    if not str(name).strip():  # such as that of a variable of the shell that is not set
+        raise typer.BadParameter("a folder needs a name, such as .")
+    return Path(name)
+
+
 def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
     """The numbers of an option that takes several."""
     try:

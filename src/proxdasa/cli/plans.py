@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from proxdasa import experiments, plans, reports
-from proxdasa.cli.display import input_errors, out, say
+from proxdasa.cli.display import input_errors, out, output_option, say
 from proxdasa.experiments import graphs
 from proxdasa.experiments.objects import ROOMS
 from proxdasa.networks import Network
@@ -63,9 +63,7 @@ def plan(
             help="L, for all conditions on α; [b]estimate[/] takes 21 full gradients of a run's problem.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder for plan.json, plan.csv and graphs.png.")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder for plan.json, plan.csv and graphs.png.")] = None,
 ) -> None:
     """Rounds, step sizes, transient time and messages that follow from a graph, by the paper's rules.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from proxdasa import experiments, records, reports
-from proxdasa.cli.display import input_errors, show_report, show_warning
+from proxdasa.cli.display import input_errors, output_option, show_report, show_warning
 from proxdasa.loop import CHECKPOINTS
 
 
@@ -25,7 +25,7 @@ def report(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for the files; default: that of the results, or . for several."),
+        output_option("Folder for the files; default: that of the results, or . for several."),
     ] = None,
 ) -> None:
     """Draw the figure and print the table of finished runs, from their records alone.

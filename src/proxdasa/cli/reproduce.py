@@ -18,6 +18,7 @@ from proxdasa.cli.display import (
     input_errors,
     numbers,
     out,
+    output_option,
     say,
     show_report,
     show_sheet,
@@ -30,7 +31,7 @@ from proxdasa.runner import Setup
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment and show its table and figure.")
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Folder for results, table and figure.")]
+Output = Annotated[Path | None, output_option("Folder for results, table and figure.")]
 Trials = Annotated[int, typer.Option(min=1, help="Independent repetitions, run as one stacked computation.")]
 Seed = Annotated[int, typer.Option(min=0, help="Names the samples.")]
 Overwrite = Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")]
@@ -51,9 +52,7 @@ Algorithms = Annotated[
 @app.command()
 @watched
 def speedup(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results and figure.")] = Path(
-        "results/speedup"
-    ),
+    output: Annotated[Path, output_option("Folder for results and figure.")] = Path("results/speedup"),
     agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(map(str, AGENTS)),
     iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
     trials: Trials = 10,

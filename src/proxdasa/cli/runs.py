@@ -16,7 +16,17 @@ import typer
 
 from proxdasa import engines, experiments, plans, records
 from proxdasa.cli import watching
-from proxdasa.cli.display import BAD_INPUT, DIVERGED, INTERRUPTED, LOST, err, input_errors, say, show_final
+from proxdasa.cli.display import (
+    BAD_INPUT,
+    DIVERGED,
+    INTERRUPTED,
+    LOST,
+    err,
+    input_errors,
+    output_option,
+    say,
+    show_final,
+)
 from proxdasa.cli.watching import ended, note, progress, watched
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launcher import launch
@@ -71,7 +81,7 @@ ENDINGS = {"interrupted": INTERRUPTED, "diverged": DIVERGED}
 @watched
 def run(
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the results.")],
+    output: Annotated[Path, output_option("Folder for the results.")],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace results that are in the folder already.")
     ] = False,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from proxdasa import experiments, reports
-from proxdasa.cli.display import input_errors, numbers, say, show_sheet
+from proxdasa.cli.display import input_errors, numbers, output_option, say, show_sheet
 from proxdasa.cli.reproduce import Output, Overwrite, Seed, Trials, app, finish, load, run_all, write
 from proxdasa.cli.watching import watched
 from proxdasa.experiments.heterogeneity import BETAS, skew
@@ -86,9 +86,7 @@ def topology(
     side: Annotated[int, typer.Option(min=2, help="The graphs have side² agents.")] = 4,
     trials: Trials = 10,
     seed: Seed = 0,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for results, table and figure.")] = Path(
-        "results/topology"
-    ),
+    output: Annotated[Path, output_option("Folder for results, table and figure.")] = Path("results/topology"),
     overwrite: Overwrite = False,
 ) -> None:
     """Graphs and rounds: ring, grid, exponential and complete, with one round per iteration, gossip and Chebyshev.

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxdasa import experiments, records, tuning
-from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, out, say
+from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, out, output_option, say
 from proxdasa.cli.reproduce import run_all
 from proxdasa.cli.watching import note, tell, watched
 from proxdasa.reports import searches
@@ -26,7 +26,7 @@ T = TypeVar("T")
 @watched
 def tune(
     file: Annotated[Path, typer.Argument(help="The TOML file of a run; see examples/quickstart.toml.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the run, the ranking and the figure.")],
+    output: Annotated[Path, output_option("Folder for the run, the ranking and the figure.")],
     grid: Annotated[
         list[str] | None,
         typer.Option(
