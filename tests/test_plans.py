@@ -371,6 +371,8 @@ def test_plan_of_a_run(tmp_path):
         (["ring", "-n", 4, "-L", "estimate"], "--lipschitz estimate needs a problem"),
         (["ring", "-n", 4, "--method", "Newton"], "--method: there is no method 'Newton'; accepted: ProxDASA,"),
         (["--compare", "ring,rung", "-n", 4], "there is no graph 'rung'"),
+        (["ring(8)", "-n", 16], "ring(8) has 8 agents, but --agents is 16"),
+        (["--compare", "ring,torus(3, 3)", "-n", 4], "torus(3, 3) has 9 agents, but --agents is 4"),
     ],
 )
 def test_bad_input_is_one_line(arguments, words):

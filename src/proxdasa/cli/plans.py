@@ -76,6 +76,9 @@ def plan(
         settings |= {name: value for name, value in given.items() if value is not None}
         networks = [setup.network if setup else graphs.graph(graph, agents)] if graph else []
         networks += [graphs.graph(text, agents) for text in graphs.split(compare or "")]
+        for network in networks:
+            if agents not in (None, network.n):
+                raise ValueError(f"{network.label} has {counted(network.n, 'agent')}, but --agents is {agents}")
         if not networks:
             raise ValueError("which graph? for example proxdasa plan ring --agents 16; proxdasa plan --help tells more")
         planned = _compare(networks, settings) if compare else _show(networks[0], settings)
