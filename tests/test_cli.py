@@ -133,6 +133,22 @@ def test_wrong_usage_is_bad_input(arguments):
     assert "Usage: " in result.stderr
 
 
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_narrow_terminals_cut_no_number_of_a_table(width, results, monkeypatch, undrawn):
+    for words in (
+        ["plan", "ring", "-n", 16, "-d", 8066],
+        ["plan", "--compare", "ring,torus", "-n", 16],
+        ["report", results],
+    ):
+        monkeypatch.setattr(cli.out, "width", 160)
+        numbers = set(re.findall(r"[0-9][0-9.,]+(?:e[+-][0-9]+)?", call(*words).stdout))
+        assert len(numbers) > 5
+        monkeypatch.setattr(cli.out, "width", width)
+        narrow = call(*words).stdout
+        assert "…" not in narrow
+        assert {number for number in numbers if number not in narrow} == set()
+
+
 def test_list_shows_everything_that_a_file_can_name():
     result = call("list")
     assert result.exit_code == 0

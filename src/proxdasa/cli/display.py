@@ -6,11 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from proxdasa import reports
 from proxdasa.cli.screens import Screen
@@ -28,6 +29,8 @@ LEFT_OUT = ("trials", "milliseconds")
 """Columns that a terminal has no room for."""
 TEXTS = ("method", "run", "graph", "mixing")
 """Columns of tables that hold no numbers."""
+WORD = 12
+"""Letters of a word beyond which it may be broken where there is no room."""
 
 
 @contextmanager
@@ -65,7 +68,7 @@ def show_final(result: Result) -> None:
     for name in list(last[0])[2:]:
         values = [float(row[name]) for row in last]
         table.add_row(name, *map(_brief, (sum(values) / len(values), min(values), max(values))))
-    out.print(table)
+    show_table(table)
 
 
 def _brief(value: float) -> str:
@@ -78,11 +81,10 @@ def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Ma
     sheet = summary.sheet()
     table = Table(title=summary.title, title_justify="left")
     for name, heading in sheet.columns.items():
-        side: Literal["left", "right"] = "left" if name in TEXTS else "right"
-        table.add_column(heading, justify=side, no_wrap=name == "method", overflow="fold")
+        table.add_column(heading, justify="left" if name in TEXTS else "right")
     for row in sheet.texts():
         table.add_row(*map(escape, row))
-    out.print(table)
+    show_table(table)
     for run in runs:
         if run.ending:
             say(f"{run.title}, {run.label}: {run.ending}")
@@ -97,17 +99,50 @@ def show_sheet(title: str, sheet: reports.Sheet) -> None:
     table = Table(title=title, title_justify="left")
     shown = [name for name in sheet.columns if name not in LEFT_OUT and not name.endswith("_published")]
     for name in shown:
-        text = name in TEXTS
-        table.add_column(sheet.columns[name], justify="left" if text else "right", no_wrap=text, overflow="fold")
+        table.add_column(sheet.columns[name], justify="left" if name in TEXTS else "right")
     for row in sheet.texts(brief=True):
         cells = dict(zip(sheet.columns, row, strict=True))
         published = {name: f" ({cells[other]})" for name in shown if (other := f"{name}_published") in cells}
         table.add_row(*(escape(cells[name] + published.get(name, "")) for name in shown))
-    out.print(table)
+    show_table(table)
     published_too = any(name.endswith("_published") for name in sheet.columns)
     say("mean over trials ± half the width of its 95% interval" + " (published value)" * published_too)
     for note in sheet.notes[1:]:
         say(note)
+
+
+def show_table(table: Table) -> None:
+    """Print a table in the width of the terminal: lines are broken between words, and numbers, on the right, never.
+
+    Where that does not fit, each cell has a line.
+    """
+    texts = [[Text.from_markup(str(cell)) for cell in (column.header, *column.cells)] for column in table.columns]
+    widths = [max(text.cell_len for text in column) for column in texts]
+    least = [_least(*column, whole=of.justify == "right") for column, of in zip(texts, table.columns, strict=True)]
+    room = out.width - 3 * len(widths) - 1  # beside lines and blanks
+    if sum(least) > room:
+        _show_cells(str(table.title or ""), texts)
+        return
+    while sum(widths) > room:
+        widths[max(range(len(widths)), key=lambda i: widths[i] - least[i])] -= 1
+    for column, width in zip(table.columns, widths, strict=True):
+        column.width, column.overflow = width, "fold"
+    out.print(table)
+
+
+def _least(head: Text, *cells: Text, whole: bool) -> int:
+    """The width that a column needs for its words."""
+    lengths = [len(word) for text in (head, *cells) for word in text.plain.split()]
+    kept = [len(word) for text in cells for word in text.plain.split() if whole]
+    return max(min(WORD, max(lengths, default=0)), *kept, 1)
+
+
+def _show_cells(title: str, columns: Sequence[Sequence[Text]]) -> None:
+    say(title)
+    for first, *rest in zip(*(cells for _, *cells in columns), strict=True):
+        say(first.plain)
+        for (head, *_), cell in zip(columns[1:], rest, strict=True):
+            say(f"  {head.plain}: {cell.plain}")
 
 
 def output_option(words: str) -> Any:

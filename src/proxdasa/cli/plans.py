@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Column, Table
+from rich.table import Table
 
 from proxdasa import experiments, plans, reports
-from proxdasa.cli.display import input_errors, out, output_option, say
+from proxdasa.cli.display import input_errors, output_option, say, show_table
 from proxdasa.experiments import graphs
 from proxdasa.experiments.objects import ROOMS
 from proxdasa.networks import Network
@@ -116,7 +116,7 @@ def _show(network: Network, settings: Mapping[str, Any]) -> list[Planned]:
     say(f"{network.label}: {size}, neighbours of an agent: {neighbours}")
     say(f"ρ = {_rate(made.rho)}, spectral gap 1 − ρ = {_number(made.gap)}")
     columns = {"m": "m", "predicted": "predicted", "measured": "measured", "varrho": "ϱ(m)"}
-    out.print(_table("what mixing leaves of a disagreement", "rounds m", columns, made.mixings))
+    show_table(_table("what mixing leaves of a disagreement", "rounds m", columns, made.mixings))
     for note in _contraction_notes(made):
         say(f"  {note}")
     columns = {
@@ -127,7 +127,7 @@ def _show(network: Network, settings: Mapping[str, Any]) -> list[Planned]:
         "vectors": "vectors",
         "megabytes": "MB",
     }
-    out.print(_table(f"what follows for {made.method}", "mixing", columns, made.mixings))
+    show_table(_table(f"what follows for {made.method}", "mixing", columns, made.mixings))
     for note in _theory_notes(made):
         say(f"  {note}")
     return [(network, "", made)]
@@ -135,9 +135,9 @@ def _show(network: Network, settings: Mapping[str, Any]) -> list[Planned]:
 
 def _table(title: str, first: str, columns: Mapping[str, str], rows: Sequence[MixingPlan]) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(first, no_wrap=True)
+    table.add_column(first)
     for heading in columns.values():
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for row in rows:
         name = f"{row.mixing}, {row.rule}" if first == "rounds m" else row.mixing
         cells = {column: getattr(row, column) for column in columns}
@@ -190,9 +190,9 @@ def _compare(networks: Sequence[Network], settings: Mapping[str, Any]) -> list[P
         for name, why in refused.items():
             refusals.setdefault(f"{name}: {why}", []).append(network.label)
     title = f"graphs and weightings, {planned[0][2].method}"
-    table = Table(Column("graph", overflow="fold"), Column("weights", no_wrap=True), title=title, title_justify="left")
+    table = Table("graph", "weights", title=title, title_justify="left")
     for heading in ("ρ", "gossip", "Cheb.", "K_T", "MB"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right")
     for network, group in itertools.groupby(planned, key=itemgetter(0)):
         names = itertools.chain([network.label, counted(len(network.edges), "edge")], itertools.repeat(""))
         for _, weights, made in group:
@@ -200,7 +200,7 @@ def _compare(networks: Sequence[Network], settings: Mapping[str, Any]) -> list[P
             cells = (gossip.m, chebyshev.m, single.K_T, chebyshev.megabytes)
             table.add_row(escape(next(names)), weights, _rate(made.rho), *map(_number, cells))
         table.add_section()
-    out.print(table)
+    show_table(table)
     say("  gossip: rounds m = ⌈1/(1 − ρ)⌉; Cheb.: m = ⌈1/√(1 − ρ)⌉ of Chebyshev mixing")
     say("  K_T: transient time with one round (Corollary), an order of magnitude")
     say("  MB that an agent sends in an iteration of Chebyshev mixing" + "; need --dim" * (planned[0][2].d is None))

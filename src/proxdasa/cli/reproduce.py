@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from proxdasa import experiments, records, reports, tuning
 from proxdasa.cli.display import (
@@ -17,11 +17,11 @@ from proxdasa.cli.display import (
     err,
     input_errors,
     numbers,
-    out,
     output_option,
     say,
     show_report,
     show_sheet,
+    show_table,
 )
 from proxdasa.cli.watching import ended, note, progress, watched
 from proxdasa.experiments import comparison as real_data
@@ -154,10 +154,10 @@ def _show_sweep(result: Result) -> None:
     cells = {tuple(one.parameters.values()): one.fault or f"{one.mean:.4g}" for one in real_data.ranking(result)}
     gammas, alphas = ({setting[name]: None for setting in real_data.GRID} for name in ("gamma", "alpha"))
     say(f"{result.config['facts']['title']}: objective after {result.iterations} iterations")
-    table = Table("", *(f"α = {alpha:g}" for alpha in alphas))
+    table = Table("", *(Column(f"α = {alpha:g}", justify="right") for alpha in alphas))
     for gamma in gammas:
         table.add_row(f"γ = {gamma:g}", *(cells[gamma, alpha] for alpha in alphas))
-    out.print(table)
+    show_table(table)
 
 
 def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxdasa import experiments, records, tuning
-from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, out, output_option, say
+from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, output_option, say, show_table
 from proxdasa.cli.reproduce import run_all
 from proxdasa.cli.watching import note, tell, watched
 from proxdasa.reports import searches
@@ -122,10 +122,10 @@ def _show(tuned: tuning.Tuning) -> None:
     say(f"{setup.algorithm.facts.title}: {tuned.measure} after {iterations} iterations, {trials} of each setting")
     table = Table()
     for name, heading in sheet.columns.items():
-        table.add_column(heading, justify="left" if name == "fault" else "right", overflow="fold")
+        table.add_column(heading, justify="left" if name == "fault" else "right")
     for row in sheet.texts(brief=True)[:SHOWN]:
         table.add_row(*map(escape, row))
-    out.print(table)
+    show_table(table)
     if len(sheet.rows) > SHOWN:
         say(f"and {len(sheet.rows) - SHOWN} more in ranking.csv")
     for told in sheet.notes:
