@@ -46,7 +46,8 @@ def rows(**measures):
 
 
 def run(losses, agents=1, title="M", label="r", ending=None, **measures):
-    return Run(title, label, agents, {}, rows(loss=losses, **measures), ending)
+    config = {"ending": {"diverged": {}}}
+    return Run(title, label, agents, config, rows(loss=losses, **measures), ending)
 
 
 def power(n, exponent=-1.0, title="M"):
@@ -334,10 +335,23 @@ def test_the_table_of_a_run():
     )
     table = summarise([one])
     assert table.target == 4, "twice the final loss"
-    assert table.lines == [Line("M", "r", 4, 15.0, 3.0, pytest.approx(T[1], rel=1e-4), 1.0, 2.0)]
+    assert table.lines == [Line("M", "r", 4, 15.0, 3.0, pytest.approx(T[1], rel=1e-4), 1.0, 2.0, [])]
     assert table.slopes == []
     assert summarise([one], target=3.0).lines[0].iterations_to_target == 15
     assert math.isnan(summarise([one], target=2.0).lines[0].iterations_to_target), "one trial never got there"
+
+
+def test_the_table_tells_what_diverged_from_what_was_not_recorded(tmp_path):
+    ending = {"iterations": 20, "stopped": "diverged", "diverged": {"0": {"agent": 1, "iteration": 7}}}
+    losses = rows(loss=[[4.0], [None]])
+    broken = save(tmp_path / "broken", {"trials": 1, "ending": ending}, losses)
+    unknown = save(tmp_path / "unknown", {"trials": 1}, losses)
+    table = summarise(load_runs([broken, unknown]))
+    assert [texts[3:] for texts in table.sheet().texts()] == [
+        ["not recorded", "not recorded", "diverged"],
+        ["not recorded", "not recorded", "not recorded"],
+    ]
+    assert "lost" not in write_csv(table, tmp_path / "table.csv").read_text()
 
 
 def test_the_default_target_is_met_by_every_run_that_came_to_its_end():

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from proxdasa.reports.curves import Run, distinctions, names
+from proxdasa.reports.endings import diverged
 from proxdasa.reports.quantities import words
 from proxdasa.reports.sheets import Cell, Sheet
 
@@ -21,6 +22,9 @@ EXPLANATION = (
     "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "
     "largest trial. The time is that of the simulation, all trials together."
 )
+
+MEASURES = ("stationarity", "consensus", "loss")
+"""What the summary has of the end of a run."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Line:
     stationarity_half_width: float
     consensus: float
     loss: float
+    lost: Sequence[str] = ()
+    """Measures that have no value at the end because the run diverged."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             *run.final("stationarity")[:2],
             run.final("consensus").mean,
             run.final("loss").mean,
+            [measure for measure in MEASURES if _lost(run, measure)],
         )
         for run in runs
     ]
@@ -132,10 +139,15 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
 
 def _cells(line: Line) -> list[str]:
     reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
-    numbers = (line.stationarity, line.consensus, line.loss)
-    shown = ["not recorded" if math.isnan(number) else f"{number:.3g}" for number in numbers]
+    numbers = {measure: getattr(line, measure) for measure in MEASURES}
+    missing = {measure: "diverged" if measure in line.lost else "not recorded" for measure in MEASURES}
+    shown = [missing[measure] if math.isnan(number) else f"{number:.3g}" for measure, number in numbers.items()]
     shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
     return [line.method, line.run, reached, *shown]
+
+
+def _lost(run: Run, measure: str) -> bool:
+    return math.isnan(run.final(measure).mean) and run.has(measure) and bool(diverged(run))
 
 
 def _power(exponent: float) -> str:
@@ -144,8 +156,9 @@ def _power(exponent: float) -> str:
 
 def write_csv(table: Table, path: Path) -> Path:
     """The lines as comma-separated values."""
-    fields = Line.__dataclass_fields__
-    return Sheet(dict.fromkeys(fields, ""), [tuple(vars(line).values()) for line in table.lines]).write_csv(path)
+    fields = [name for name in Line.__dataclass_fields__ if name != "lost"]
+    rows = [[getattr(line, name) for name in fields] for line in table.lines]
+    return Sheet(dict.fromkeys(fields, ""), rows).write_csv(path)
 
 
 def compare(
