@@ -1,4 +1,4 @@
-"""Settings shared by all tests, and the browser that some of them look at pages with."""
+"""Settings and fixtures shared by tests, and the browser that some of them look at pages with."""
 
 import shutil
 import warnings
@@ -19,6 +19,13 @@ QUIET = (
     "--disable-sync", "--no-first-run",
 )  # fmt: skip
 LAPTOP, PHONE = (1280, 800), (375, 812)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """An empty data folder."""
+    monkeypatch.setenv("PROXDASA_DATA", str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
