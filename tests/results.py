@@ -1,4 +1,4 @@
-"""Results folders written by hand, and pages made of them: what the tests of the page share."""
+"""Runs and results folders written by hand, and pages made of them: what the tests of reports share."""
 
 import json
 
@@ -7,8 +7,48 @@ import torch
 from safetensors.torch import save_file
 
 from proxdasa import reports
+from proxdasa.reports import Run
 
 RING = np.array([(0, 1), (0, 3), (1, 2), (2, 3)])
+T = {1: 12.7062, 2: 4.30265, 9: 2.26216}
+"""Student's t at 0.975 by degrees of freedom, as printed in tables."""
+
+
+def rows(**measures):
+    """Rows at k = 0, 10, 20, ...; each measure is a list over k of lists over trials."""
+    return [
+        {"trial": trial, "k": 10 * i, **{name: values[i][trial] for name, values in measures.items()}}
+        for i, first in enumerate(next(iter(measures.values())))
+        for trial in range(len(first))
+    ]
+
+
+def run(losses, agents=1, title="M", label="r", ending=None, **measures):
+    config = {"ending": {"diverged": {}}}
+    return Run(title, label, agents, config, rows(loss=losses, **measures), ending)
+
+
+def power(n, exponent=-1.0, title="M"):
+    """A run with n agents that reaches a loss of 1 at k = 10 and a stationarity of n^exponent."""
+    return run([[8.0], [1.0]], n, title, f"n = {n}", stationarity=[[9.0], [n**exponent]], consensus=[[0.0], [0.1]])
+
+
+def save_rows(folder, config=None, records=None, **facts):
+    """A results folder without the rest of the library."""
+    folder.mkdir(parents=True)
+    default = {
+        "algorithm": {"name": "A", "gamma": 0.1},
+        "problem": {"name": "P", "agents": 2},
+        "network": {"name": "ring", "agents": 2},
+        "trials": 2,
+        "iterations": 20,
+        "facts": {"title": "M", "agents": 2, **facts},
+        "ending": {"iterations": 20, "stopped": None, "diverged": {}},
+    }
+    (folder / "config.json").write_text(json.dumps(default | (config or {})))
+    lines = rows(loss=[[4.0, 6.0], [1.0, 3.0]]) if records is None else records
+    (folder / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    return folder
 
 
 def save(folder, title="M", losses=((4.0, 6.0), (1.0, 3.0)), x=None, more=None, facts=None, **config):

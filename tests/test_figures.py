@@ -1,0 +1,308 @@
+"""Figures from records alone: what is drawn, where, and how it is told apart."""
+
+import math
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from proxdasa import reports
+from proxdasa.reports import (
+    Curve,
+    Panel,
+    Run,
+    draw,
+    draw_comparison,
+    draw_panels,
+    panels,
+    words,
+)
+from tests.results import T, power, run
+
+# figures
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were drawn, as matplotlib knows them."""
+    made = []
+
+    class Kept(panels.Figure):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+        def savefig(self, *args, **kwargs):
+            """Drawing pixels takes most of the time, and one test looks at them."""
+
+    monkeypatch.setattr(panels, "Figure", Kept)
+    return made
+
+
+def png(path):
+    """Width, height and the share of pixels that are not white, read without matplotlib."""
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height, depth, colours = struct.unpack(">IIBB", data[16:26])
+    assert (depth, colours) == (8, 6), "eight bits, red green blue alpha"
+    chunks, position = b"", 8
+    while position < len(data):
+        (length,) = struct.unpack(">I", data[position : position + 4])
+        if data[position + 4 : position + 8] == b"IDAT":
+            chunks += data[position + 8 : position + 8 + length]
+        position += 12 + length
+    lines = np.frombuffer(zlib.decompress(chunks), np.uint8).reshape(height, 1 + 4 * width)
+    return width, height, float((lines[:, 1:] != 0).mean())
+
+
+def comparison(path):
+    return draw_comparison([costly("A", RISING, table_stationarity=[[1.0]] * 3)], path, axes=("epochs", "passes", "k"))
+
+
+@pytest.mark.parametrize(("drawing", "rows"), [(lambda path: draw([power(2)], path), 1), (comparison, 3)])
+def test_a_figure_is_a_png_of_sensible_size(tmp_path, drawing, rows):
+    path = drawing(tmp_path / "new" / "figure.png")
+    assert path == tmp_path / "new" / "figure.png"
+    width, height, filled = png(path)
+    assert 1200 < width < 2000
+    assert 300 * rows < height < 600 * rows
+    assert filled > 0.001, "something is drawn"
+
+
+def test_one_row_per_method_one_column_per_measure_one_curve_per_run(tmp_path, drawn):
+    runs = [power(n, title=title) for title in ("A", "B") for n in (2, 4, 8)]
+    draw(runs, tmp_path / "figure.png")
+    axes = np.array(drawn[0].axes).reshape(2, 3)
+    assert [ax.get_title() for ax in axes[1]] == ["B"] * 3
+    assert [ax.get_ylabel() for ax in axes[1]] == [
+        "loss F(x̄)", "stationarity ‖G(x̄, ∇F(x̄), γ)‖²", "consensus error ‖X − X̄‖²/n",
+    ]  # fmt: skip
+    assert all([line.get_label() for line in ax.lines] == ["n = 2", "n = 4", "n = 8"] for ax in axes.flat)
+    assert axes[0, 1].lines[2].get_ydata().tolist() == [9, 1 / 8]
+    assert len({line.get_color()[:3].tobytes() for line in axes[0, 0].lines}) == 3
+    assert all(a.get_color() is not None for a in axes[0, 0].lines)
+    for a, b in zip(axes[0, 0].lines, axes[1, 0].lines, strict=True):
+        assert np.array_equal(a.get_color(), b.get_color()), "the same size, the same colour"
+    assert {ax.get_yscale() for ax in axes.flat} == {"log"}
+    assert [ax.get_xlabel() for ax in axes.flat] == [""] * 3 + ["iteration k"] * 3
+    assert named_by(drawn[0]) == ["n = 2", "n = 4", "n = 8"], "one legend for all"
+    assert all(ax.get_legend() is None for ax in axes.flat)
+
+
+def named_by(owner):
+    legend = owner.legends[0] if hasattr(owner, "legends") else owner.get_legend()
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_every_curve_is_named_in_the_legend_of_its_row(tmp_path, drawn):
+    draw(
+        [run([[2.0], [1.0]], title="A", label="first"), run([[2.0], [1.0]], title="B", label="second")],
+        tmp_path / "f.png",
+    )
+    assert [named_by(ax) for ax in drawn[0].axes] == [["first"], ["second"]]
+    assert not drawn[0].legends
+
+
+def test_the_band_is_the_confidence_interval_cut_off_at_the_lowest_trial(tmp_path, drawn):
+    draw([run([[4.0, *[5.0] * 8, 6.0], [1.0, *[1.0] * 8, 9.0]])], tmp_path / "f.png")
+    (band,) = drawn[0].axes[0].collections
+    edges = band.get_paths()[0].vertices
+    at_start, at_end = (sorted(set(edges[edges[:, 0] == k, 1])) for k in (0, 10))
+    half = T[9] * (2 / 9) ** 0.5 / 10**0.5
+    assert at_start == pytest.approx([5 - half, 5 + half], rel=1e-4)
+    half = T[9] * (57.6 / 9) ** 0.5 / 10**0.5
+    assert at_end == pytest.approx([1.0, 1.8 + half], rel=1e-4), "1.8 - half is below every trial"
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param([1e-6, 1e-8], id="falling"),
+        pytest.param([1e-11, 6e-14], id="near rounding"),
+        pytest.param([1e-6, 1e-15], id="down to rounding"),
+    ],
+)
+@pytest.mark.parametrize("start", [0.0, 6e-16])
+def test_agents_that_start_together_do_not_stretch_the_scale_of_their_disagreement(tmp_path, drawn, start, later):
+    draw([run([[1.0]] * 3, consensus=[[start], *([value] for value in later)])], tmp_path / "f.png")
+    assert drawn[0].axes[1].lines[0].get_ydata().tolist() == later
+
+
+def test_a_start_that_is_more_than_rounding_is_drawn(tmp_path, drawn):
+    measured = [[1e-5], [1e-3], [1e-4]]
+    draw([run([[1e-9], [1.0], [1.0]], stationarity=[[1e-9], [1.0], [1.0]], consensus=measured)], tmp_path / "f.png")
+    loss, stationarity, consensus = (ax.lines[0].get_ydata().tolist() for ax in drawn[0].axes)
+    assert consensus == [1e-5, 1e-3, 1e-4]
+    assert loss == stationarity == [1e-9, 1, 1], "a start at the minimum is a fact, not rounding"
+
+
+def test_one_agent_alone_never_disagrees(tmp_path, drawn):
+    draw([run([[2.0], [1.0]], consensus=[[0.0], [0.0]])], tmp_path / "f.png")
+    assert drawn[0].axes[1].get_yscale() == "linear"
+    assert drawn[0].axes[1].lines[0].get_ydata().tolist() == [0, 0]
+
+
+def test_a_measure_that_falls_far_is_drawn_to_its_end(tmp_path, drawn):
+    draw([run([[1.0], [1e-9], [1e-30]])], tmp_path / "f.png")
+    assert drawn[0].axes[0].lines[0].get_ydata().tolist() == [1, 1e-9, 1e-30]
+
+
+def test_negative_losses_are_drawn_on_a_linear_scale(tmp_path, drawn):
+    draw([run([[1.0, 2.0], [-1.0, -3.0]], stationarity=[[1.0, 1.0], [0.1, 0.1]])], tmp_path / "f.png")
+    loss, stationarity = drawn[0].axes
+    assert loss.get_yscale() == "linear"
+    assert loss.lines[0].get_ydata().tolist() == [1.5, -2]
+    assert stationarity.get_yscale() == "log"
+
+
+def test_measures_that_no_run_recorded_have_no_column(tmp_path, drawn):
+    draw([run([[2.0], [1.0]], label="a"), power(2)], tmp_path / "some.png")
+    draw([run([[2.0], [1.0]])], tmp_path / "one.png")
+    assert [len(figure.axes) for figure in drawn] == [3, 1]
+    with pytest.raises(ValueError, match="nothing to draw: the records hold none of loss, stationarity, consensus"):
+        draw([Run("M", "r", 1, {}, [{"trial": 0, "k": 0, "density": 1.0}])], tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_missing_values_leave_a_gap(tmp_path, drawn):
+    draw([run([[2.0], [math.nan], [1.0]], stationarity=[[2.0], [1.0], [0.0]])], tmp_path / "f.png")
+    loss, stationarity = (ax.lines[0].get_xdata().tolist() for ax in drawn[0].axes)
+    assert loss == [0, 20]
+    assert stationarity == [0, 10], "0 has no place on a log scale"
+
+
+# panels
+
+
+def line(label, mean, x=None):
+    mean = np.array(mean, dtype=float)
+    x = np.arange(1.0, 1 + len(mean)) if x is None else np.array(x, dtype=float)
+    return Curve(label, x, mean, np.zeros_like(mean), mean)
+
+
+def test_a_label_has_the_same_colour_and_style_in_every_panel(tmp_path, drawn):
+    labels = [f"method {i}" for i in range(9)]
+    first = Panel("", "x", "y", [line(label, [1, 2]) for label in labels])
+    second = Panel("", "x", "z", [line(label, [1, 2]) for label in reversed(labels[1:])])
+    draw_panels([[first], [second]], tmp_path / "f.png")
+    looks = [
+        {drawn.get_label(): (drawn.get_color(), drawn.get_marker(), drawn.get_linestyle()) for drawn in ax.lines}
+        for ax in drawn[0].axes
+    ]
+    assert {label: looks[0][label] for label in looks[1]} == looks[1]
+    assert len(set(looks[0].values())) == 9, "no two alike"
+    assert len({colour for colour, _, _ in list(looks[0].values())[:7]}) == 7
+    assert [named_by(ax) for ax in drawn[0].axes] == [labels, labels[:0:-1]], "rows with different labels"
+
+
+def test_ordered_labels_take_their_place_in_a_range_of_colours(tmp_path, drawn):
+    draw_panels([[Panel("", "x", "y", [line(f"n = {n}", [1, 2]) for n in (5, 10, 20)])]], tmp_path / "f.png", True)
+    green = [drawn.get_color()[1] for drawn in drawn[0].axes[0].lines]
+    assert green == sorted(green)
+
+
+def test_panels_with_the_same_label_share_its_range_and_name_it_once(tmp_path, drawn):
+    grid = [
+        [Panel("a", "k", "loss", [line("m", [1, 100])]), Panel("b", "k", "loss", [line("m", [1, 2, 3])])],
+        [Panel("c", "k", "gap", [line("m", [1, 1])])],
+    ]
+    draw_panels(grid, tmp_path / "f.png")
+    a, b, c = drawn[0].axes
+    assert len(drawn[0].axes) == 3, "nothing where the grid has no panel"
+    assert a.get_ylim() == b.get_ylim() != c.get_ylim()
+    assert a.get_ylim()[1] > 100
+    assert a.get_xlim() == b.get_xlim() == c.get_xlim()
+    assert [ax.get_ylabel() for ax in (a, b, c)] == ["loss", "", "gap"]
+    assert [ax.get_xlabel() for ax in (a, b, c)] == ["", "k", "k"]
+    assert [ax.get_title() for ax in (a, b, c)] == ["a", "b", "c"]
+
+
+def test_scales_are_logarithmic_only_for_positive_numbers(tmp_path, drawn):
+    curves = {"good": line("m", [1, 2, 3], [0.0, 0.1, 10.0]), "bad": line("m", [1, -2], [-1.0, 1.0])}
+    for curve in curves.values():
+        draw_panels([[Panel("", "x", "y", [curve], log_x=True)]], tmp_path / "f.png")
+    good, bad = (figure.axes[0] for figure in drawn)
+    assert (good.get_xscale(), good.get_yscale()) == ("log", "log")
+    assert good.lines[0].get_xdata().tolist() == [0.1, 10], "0 has no place on a log scale"
+    assert (bad.get_xscale(), bad.get_yscale()) == ("linear", "linear")
+    assert bad.lines[0].get_xdata().tolist() == [-1, 1]
+
+
+@pytest.mark.parametrize(("values", "shown"), [([0.3, 0.7], "0.4"), ([1e-9, 1.0], r"$\mathdefault{10^{-4}}$")])
+def test_numbers_along_a_log_scale_are_plain_if_they_are_of_ordinary_size(tmp_path, drawn, values, shown):
+    draw_panels([[Panel("", "x", "y", [line("m", values)])]], tmp_path / "f.png")
+    axis = drawn[0].axes[0].yaxis
+    labels = [tick.get_text() for tick in axis.get_ticklabels(which="both")]
+    assert shown in labels
+
+
+# comparisons of methods
+
+
+def costly(title, accuracy, label="r", passes=(0.0, 1.0, 2.0), **measures):
+    epochs = [[value] for value in passes]
+    return run([[4.0], [2.0], [1.0]], 8, title, label, accuracy=[[a] for a in accuracy], epochs=epochs, **measures)
+
+
+RISING = (0.1, 0.8, 0.9)
+
+
+def test_methods_beside_each_other(tmp_path, drawn):
+    times = {"seconds": [[0.0], [5.0], [9.0]], "rounds": [[0], [10], [20]]}
+    draw_comparison(
+        [costly("A", RISING, **times), costly("B", RISING, full_gradients=[[1], [2], [3]])], tmp_path / "f.png"
+    )
+    axes = np.array(drawn[0].axes).reshape(2, 4)
+    assert [ax.get_xlabel() for ax in axes[1]] == [
+        words(axis).label for axis in ("seconds", "epochs", "passes", "rounds")
+    ]
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == ["test accuracy (%)", "loss F(x̄)"], "no stationarity recorded"
+    assert [[ax.get_yscale() for ax in row] for row in axes] == [["linear"] * 4, ["log"] * 4]
+    first, second = axes[0, 2].lines
+    assert (first.get_xdata().tolist(), second.get_xdata().tolist()) == ([0, 1, 2], [1, 3, 5])
+    assert first.get_ydata() == pytest.approx([10, 80, 90])
+    assert [line.get_xdata().tolist() for line in axes[1, 0].lines] == [[0, 5, 9], []], "B has no seconds"
+    assert named_by(drawn[0]) == ["A", "B"]
+
+
+def test_a_method_that_ran_more_than_once_is_named_with_its_label(tmp_path, drawn):
+    runs = [costly("A", RISING, "gamma = 1"), costly("A", RISING, "gamma = 2"), costly("B", RISING, "folder")]
+    draw_comparison(runs, tmp_path / "f.png")
+    assert named_by(drawn[0]) == ["A, gamma = 1", "A, gamma = 2", "B"]
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="nothing to draw: the records hold none of seconds, rounds"):
+        draw_comparison([costly("A", RISING)], tmp_path / "f.png", axes=("seconds", "rounds"))
+    with pytest.raises(ValueError, match="nothing to draw: the records hold none of density"):
+        draw_comparison([costly("A", RISING)], tmp_path / "f.png", measures=("density",))
+
+
+def test_a_poor_start_leaves_room_for_the_rest_of_accuracies(tmp_path, drawn):
+    draw_comparison([costly("A", (0.1, 0.8, 0.9)), costly("B", (0.1, 0.7, 0.92))], tmp_path / "f.png", ["accuracy"])
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((70 - 2.2, 92 + 2.2))
+
+
+def test_a_start_of_agents_far_apart_leaves_room_for_the_rest(tmp_path, drawn):
+    for start in (9.0, 99.0):
+        far = costly("A", RISING, table_stationarity=[[start], [1.0], [0.1]])
+        draw_comparison([far], tmp_path / "f.png", ["table_stationarity"], ["k"])
+    near, far = (figure.axes[0] for figure in drawn)
+    assert near.get_ylim()[1] > 9
+    assert far.get_ylim()[1] == pytest.approx(2)
+    assert far.lines[0].get_ydata().tolist() == [99, 1, 0.1], "out of sight, not left out"
+
+
+def test_a_method_that_goes_far_leaves_room_for_the_others(tmp_path, drawn):
+    runs = [costly(title, RISING) for title in "ABC"]
+    draw_comparison([*runs, costly("D", RISING, passes=(1.0, 10.0, 10.0))], tmp_path / "f.png", ["loss"], ["epochs"])
+    draw_comparison([*runs, costly("D", RISING, passes=(1.0, 10.0, 11.0))], tmp_path / "f.png", ["loss"], ["epochs"])
+    near, far = (figure.axes[0] for figure in drawn)
+    assert (near.get_xscale(), far.get_xscale()) == ("linear", "log")
+    assert [line.get_xdata().tolist() for line in far.lines] == [[1, 2]] * 3 + [[10, 11]], "the start is left out"
+
+
+def test_the_room_exports_what_it_is_used_for():
+    assert {"Run", "draw", "load_runs", "summarise", "write_csv"} <= set(reports.__all__)
+    assert all(hasattr(reports, name) for name in reports.__all__)
