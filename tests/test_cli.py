@@ -337,28 +337,6 @@ def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     assert f"interrupted after {saved.iterations} of 100000000 iterations" in report.stdout
 
 
-def test_ctrl_c_while_modules_are_imported(tmp_path):
-    (tmp_path / "torch.py").write_text("print('importing', flush=True)\nimport time\ntime.sleep(60)\n")
-    ours = Path(proxdasa.__file__).parents[1]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from proxdasa_command import main; main()", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ours)])},
-    )
-    signal.signal(signal.SIGINT, before)
-    try:
-        assert process.stdout.readline() == "importing\n"
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == ("", "")
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130
-
-
 def test_main_shows_warnings_in_one_line(results, monkeypatch, capsys, undrawn):
     (results / "records.jsonl").write_text((results / "records.jsonl").read_text()[:-5])
     monkeypatch.setattr(sys, "argv", ["proxdasa", "report", str(results)])
