@@ -75,6 +75,7 @@ def test_the_default_target_is_met_by_every_run_that_came_to_its_end():
     lost = run([[8.0], [math.nan]])
     assert summarise([lost, good]).target == 1
     assert math.isnan(summarise([lost]).target)
+    assert summarise([lost]).title == "measures at the end; no run has a finite loss there"
     negative = run([[0.0], [-2.0]])
     assert summarise([negative]).target == -1
     assert summarise([negative]).lines[0].iterations_to_target == 10

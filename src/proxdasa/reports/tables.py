@@ -64,6 +64,8 @@ class Table:
     @property
     def title(self) -> str:
         """What the table is about."""
+        if math.isnan(self.target):
+            return "measures at the end; no run has a finite loss there"
         return f"iterations k to a loss of {self.target:.4g}, and measures at the end"
 
     def sheet(self) -> Sheet:
