@@ -6,16 +6,30 @@ import random
 import re
 import shutil
 import signal
+import time
 
 import pytest
 import torch
 
 import proxdasa
-from proxdasa.engines import Alone
+from proxdasa.engines import Alone, connect
 from proxdasa.engines.neighbourhood import Neighbourhood
+from proxdasa.engines.transports import LostError
 from proxdasa.mixing import Gossip
 from proxdasa.networks import ring
-from tests.processes import LINUX, LOOPBACK, check_same, commands, disturb, listeners, newest, program, write_config
+from tests.processes import (
+    FORKS,
+    LIMIT,
+    LINUX,
+    LOOPBACK,
+    check_same,
+    commands,
+    disturb,
+    listeners,
+    newest,
+    program,
+    write_config,
+)
 
 pytestmark = LINUX
 ITERATIONS = 40
@@ -108,6 +122,33 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
 
 
 # silent
+
+
+def waiting(rank, rendezvous, deed, said):
+    """Each of three processes waits for the next; the last one never sends."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "PROXDASA_RENDEZVOUS": rendezvous, "PROXDASA_START": "1"}
+    transport = connect(timeout=2)
+    if rank == 2:
+        time.sleep(LIMIT if deed == "sleeps" else 0)
+        return
+    try:
+        transport.begin({}, {rank + 1: torch.zeros(1)})()
+    except LostError as error:
+        said.put((rank, error.peer, error.why))
+
+
+@pytest.mark.parametrize(("deed", "why"), [("sleeps", "silent for 2 s"), ("ends", "its process has ended")])
+def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, tmp_path):
+    said = FORKS.Queue()
+    parts = [FORKS.Process(target=waiting, args=(rank, str(tmp_path / "r"), deed, said)) for rank in range(3)]
+    try:
+        for part in parts:
+            part.start()
+        assert sorted(said.get(timeout=LIMIT) for _ in range(2)) == [(0, 2, why), (1, 2, why)]
+    finally:
+        for part in parts:
+            part.kill()
+            part.join()
 
 
 def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):

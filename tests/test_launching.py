@@ -97,6 +97,15 @@ def test_processes_that_do_not_stop_when_asked_are_ended(launch, monkeypatch):
     assert launch(script, restarts=2) == (130, [])
 
 
+@pytest.fixture
+def terminal():
+    """One whose end is told, also if the tests were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
     assert launch("test $RANK = 0 && kill -INT $PPID; exec sleep 1000", restarts=2) == (130, [])
     meet = f"touch {tmp_path}/$RANK; until test -e {tmp_path}/0 && test -e {tmp_path}/1; do sleep 0.01; done"

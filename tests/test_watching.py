@@ -417,4 +417,5 @@ def _become(words, stream):
     os.close(handle)
     cli.err.is_interactive = os.isatty(2)  # it was made before the fork
     launcher.subprocess = _Forking
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
     os._exit(_run(words, {**_environment(), "TERM": "xterm"}))

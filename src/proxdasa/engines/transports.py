@@ -180,16 +180,26 @@ class Torch:
             raise self._lost(peer, error) from error
 
     def _lost(self, missed: int, error: RuntimeError) -> LostError:
-        """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store."""
+        """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store.
+
+        Of a process that has ended everybody hears; for one that is silent somebody waits in vain, and says that too.
+        """
+        timed_out = "timed out" in str(error).lower()
+
+        def tell() -> None:
+            if timed_out:
+                self._store.set("timed-out", "")
+            self._store.set(f"waiting-{self.rank}", "")
 
         def silent() -> list[int]:
             return [peer for peer in range(self.size) if not self._store.check([f"waiting-{peer}"])]
 
         others = [peer for peer in range(self.size) if peer != self.rank]
-        self._asked(lambda: self._store.set(f"waiting-{self.rank}", ""), None)
+        self._asked(tell, None)
         peer = blamed(missed, lambda: self._asked(silent, others))
-        ended = missed in (peer, self.rank) and "timed out" not in str(error).lower()
-        return LostError(peer, "its process has ended" if ended else f"silent for {self._timeout.total_seconds():g} s")
+        timed_out = timed_out or self._asked(lambda: bool(self._store.check(["timed-out"])), False)
+        silence = f"silent for {self._timeout.total_seconds():g} s"
+        return LostError(peer, silence if timed_out else "its process has ended")
 
     def _asked(self, question: Callable[[], T], otherwise: T) -> T:
         """What the store answers, unless it has gone, or is beyond the same broken link and answers too late."""
