@@ -1,5 +1,6 @@
 """Figures from records alone: what is drawn, where, and how it is told apart."""
 
+import itertools
 import math
 import struct
 import zlib
@@ -306,3 +307,19 @@ def test_a_method_that_goes_far_leaves_room_for_the_others(tmp_path, drawn):
 def test_the_room_exports_what_it_is_used_for():
     assert {"Run", "draw", "load_runs", "summarise", "write_csv"} <= set(reports.__all__)
     assert all(hasattr(reports, name) for name in reports.__all__)
+
+
+@pytest.mark.parametrize("span", [(140.0, 7_200.0), (2.0, 120.0), (90.0, 1_100.0), (1.0, 1e5)])
+def test_numbers_along_a_log_scale_do_not_touch(tmp_path, drawn, span):
+    x = np.geomspace(*span, 6)
+    panel = Panel("", "seconds", "loss", [Curve("A", x, x, x * 0, x)], log_x=True)
+    draw_panels([[panel] * 4], tmp_path / "figure.png")
+    (figure,) = drawn
+    figure.canvas.draw()
+    for ax in figure.axes:
+        shown = ax.xaxis.get_ticklabels(which="both")
+        low, high = ax.get_xlim()
+        inside = [text for text in shown if text.get_text() and low <= text.get_position()[0] <= high]
+        assert len(inside) >= 2
+        boxes = sorted((box.x0, box.x1) for box in (text.get_window_extent() for text in inside))
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(boxes))

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatterSciNotation
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from proxdasa.reports.curves import Array, Curve
 
@@ -114,6 +114,8 @@ def _plot(ax: Axes, curves: Sequence[Curve], looks: dict[str, Look], log_x: bool
         if axis.get_scale() == "log":
             axis.set_major_formatter(_Plain())
             axis.set_minor_formatter(_Plain())
+    if log_x:
+        ax.xaxis.set_minor_locator(LogLocator(subs=(3,)))  # numbers beside each other have less room than above
     for curve in curves:
         shown = np.isfinite(curve.x) & np.isfinite(curve.mean)
         shown &= (curve.x > 0) | (not log_x)
