@@ -42,14 +42,12 @@ def setup(name: str) -> Setup:
     return Setup(proxdasa.ProxDASA(gamma=1.0), problem, networks.ring(AGENTS), regularizer=regularizers.L1(1e-4))
 
 
-def steps(run: Setup, transport: Transport | None, overlap: bool = False) -> Callable[[], None]:
-    """Steps of a run that goes on, perhaps with x on its way while gradients are computed."""
+def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
+    """Steps of a run that goes on."""
     engine, algorithm = run.engine(transport), run.bound()
     kept = {"k": 0, "state": algorithm.init(engine, run.start(engine.agents))}
 
     def act() -> None:
-        if transport is not None:
-            transport.overlap = overlap
         with engine.stepping():
             for _ in range(STEPS):
                 kept["state"] = algorithm.step(engine, kept["k"], kept["state"])
@@ -112,7 +110,6 @@ def main() -> None:
         bare = Bare(run, transport)
         candidates = {
             "step": steps(run, transport),
-            "overlapped": steps(run, transport, overlap=True),
             "gradient": bare.gradient,
             "exchange": bare.exchange,
             "together": bare.together,

@@ -356,12 +356,11 @@ def processes() -> None:
             ratios = [
                 f"{times['step'] / times['together']:.2f}",
                 f"{times['step'] / times['simulator']:.2f}",
-                f"{times['overlapped'] / times['step']:.2f}",
             ]
             rows.append([f"{case}, {name}", *shown, *ratios])
     show(
         "8 agents in 2 processes, ms; bare = gradient, then message; alone = all in one process",
-        ["what", "step", "gradient", "message", "alone", "step ÷ bare", "step ÷ alone", "overlap ÷ step"],
+        ["what", "step", "gradient", "message", "alone", "step ÷ bare", "step ÷ alone"],
         rows,
     )
 

@@ -19,7 +19,7 @@ from proxdasa.engines.memory import in_threads
 from proxdasa.metrics import View
 from proxdasa.runner import Setup
 
-__all__ = ["EARLY", "METHODS", "N", "digest", "in_threads", "setup"]
+__all__ = ["METHODS", "N", "digest", "in_threads", "setup"]
 
 N = 8
 
@@ -35,8 +35,6 @@ METHODS = {
     "prox-gt": proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=4),
     "sppdm": proxdasa.SPPDM(gamma=2.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.01, momentum=schedules.nesterov()),
 }
-EARLY = ("prox-dasa", "prox-dasa-gt")
-"""Those that know some rows before the gradient, so that messages may overlap with it."""
 
 
 def setup(name: str, **changes) -> Setup:
@@ -69,11 +67,7 @@ for entry in vars(View).values():
 
 def main() -> None:
     transport = engines.connect(timeout=20)
-    lines = []
-    for names, overlap in ((METHODS, False), (EARLY, True)):
-        if transport:
-            transport.overlap = overlap
-        lines += [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in names]
+    lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
     if transport is None or transport.rank == 0:
         Path(sys.argv[1]).write_text("".join(lines), encoding="utf-8")
     if transport:

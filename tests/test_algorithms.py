@@ -203,7 +203,6 @@ def test_keeps_the_laws_of_all_methods(method):
         "streams": method in FULL_GRADIENTS,
         "sparsity": not method.facts.composite,
         "single": method is algorithms.SPPDM,  # whose steps depend on the number of neighbours
-        "early": method not in (*PAPERS, algorithms.DPSGD, algorithms.DProxSGT),
         "heard": method is algorithms.SPPDM,  # which does not mix
     }
     tracker = TRACKERS.get(method)

@@ -58,7 +58,7 @@ def start(tmp_path):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, undisturbed, tmp_path):
     rng, results = random.Random(seed), tmp_path / "results"
-    options = ("--processes", 3, "--max-restarts", 4, *["--overlap"] * (seed % 2))
+    options = ("--processes", 3, "--max-restarts", 4)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     deeds = [disturb(command, results, rng, ITERATIONS) for _ in range(2) if command.poll() is None]
     text = command.ended()
@@ -132,7 +132,7 @@ def waiting(rank, rendezvous, deed, said):
         time.sleep(LIMIT if deed == "sleeps" else 0)
         return
     try:
-        transport.begin({}, {rank + 1: torch.zeros(1)})()
+        transport.exchange({}, {rank + 1: torch.zeros(1)})
     except LostError as error:
         said.put((rank, error.peer, error.why))
 

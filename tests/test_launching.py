@@ -124,7 +124,6 @@ def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
     [
         (("--processes", 7), {}, "6 agents can live in 1 to 6 processes; got 7"),
         (("--max-restarts", 2), {}, "--max-restarts needs --processes; under torchrun give it to torchrun"),
-        (("--overlap",), {}, "--overlap is for agents in several processes; here no message is sent"),
         (("--processes", 2, "--interface", "lo"), {}, "--interface is for several machines under torchrun"),
         (("--processes", 2), {"RANK": "0"}, "--processes is for one machine without torchrun; leave it out here"),
         ((), {"RANK": "0"}, "the environment has RANK, as of torchrun, but no WORLD_SIZE"),

@@ -37,7 +37,7 @@ class Sound:
         return agents.grad(x, k)
 
     def mixed(self, agents, x, y):
-        return agents.mix(agents.early(x), y)
+        return agents.mix(x, y)
 
     def moved(self, agents, k, x, y):
         return agents.prox(x - self.gamma * y, self.gamma)
@@ -135,30 +135,6 @@ class Noisy(Sound):
         return agents.grad(x, k) + 1e-6 * torch.randn_like(x)
 
 
-class EarlyOther(Sound):
-    def mixed(self, agents, x, y):
-        return agents.mix(agents.early(x) + 0.0, y)
-
-
-class EarlySecond(Sound):
-    def mixed(self, agents, x, y):
-        y, x = agents.mix(y, agents.early(x))
-        return x, y
-
-
-class EarlyThenAnother(Sound):
-    def mixed(self, agents, x, y):
-        x = agents.early(x)
-        y = agents.mix(y)
-        return agents.mix(x), y
-
-
-class EarlyThenChanged(Sound):
-    def mixed(self, agents, x, y):
-        x = agents.early(x + 0.0)
-        return agents.mix(x.sub_(0.0 * y).mul_(1.0 + 1e-9), y)
-
-
 class TracksWithoutNeighbours(Sound):
     def mixed(self, agents, x, y):
         x, _ = agents.mix(x, y)
@@ -186,7 +162,7 @@ class Dead(Sound):
     def step(self, agents, k, state):
         x, y, g, w = state
         g_new = agents.grad(x, k)
-        mixed, y = agents.mix(agents.early(x), y + g_new - g)
+        mixed, y = agents.mix(x, y + g_new - g)
         return self.State(self.moved(agents, k, mixed, y), y, g_new, 0.5 * (w + x))
 
 
@@ -266,7 +242,7 @@ class SlightlyOtherProx(Sound):
 
 class MixesForNothing(Sound):
     def mixed(self, agents, x, y):
-        agents.mix(agents.early(x), y)
+        agents.mix(x, y)
         return x, y
 
 
@@ -294,7 +270,7 @@ class SameTensor(Sound):
     def step(self, agents, k, state):
         x, y, g, w = state
         g_new = agents.grad(x, k)
-        x, y = agents.mix(agents.early(x), y + g_new - g)
+        x, y = agents.mix(x, y + g_new - g)
         return self.State(self.moved(agents, k, x, y if w is g else y + 0.1 * w), y, g_new, g_new)
 
 
@@ -330,10 +306,6 @@ BROKEN = [
     (WritesIntoTracker(), {"inputs"}),
     (Counts(), {"replay"}),
     (Noisy(), {"replay"}),
-    (EarlyOther(), {"early"}),
-    (EarlySecond(), {"early"}),
-    (EarlyThenAnother(), {"early"}),
-    (EarlyThenChanged(), {"early"}),
     (TracksWithoutNeighbours(), {"heard"}),
     (MeanOverAgents(), {"alone", "processes"}),
     (Dead(), {"alive"}),
@@ -386,16 +358,13 @@ def test_a_sound_method_keeps_all_laws():
 
 
 def test_what_does_not_apply_is_left_out_with_the_reason():
-    """No tracker was named, nothing is sent early, and Ψ = 0 is declared."""
+    """No tracker was named, and Ψ = 0 is declared."""
 
     class Plain(Sound):
         facts = Sound.facts._replace(composite=False)
 
-        def mixed(self, agents, x, y):
-            return agents.mix(x, y)
-
     report = check_algorithm(Plain())
-    assert set(report.left_out) == {"early", "tracking", "sparsity"}
+    assert set(report.left_out) == {"tracking", "sparsity"}
     assert "left out: sparsity (it declares that it is for Ψ = 0 only)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
 
@@ -470,4 +439,4 @@ def test_it_needs_no_pytest():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.startswith("DPSGD keeps 24 laws")
+    assert done.stdout.startswith("DPSGD keeps 23 laws")

@@ -143,9 +143,6 @@ class Agents(Protocol):
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step of γΨ, row by row."""
 
-    def early(self, x: Tensor) -> Tensor:
-        """Returns x, with which the next `mix` of this step will begin: messages may carry it while work goes on."""
-
     @overload
     def mix(self, x: Tensor, /) -> Tensor: ...
     @overload

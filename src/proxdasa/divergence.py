@@ -39,9 +39,6 @@ class _Watched:
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         return self.check(self._agents.prox(self.check(x), gamma))
 
-    def early(self, x: Tensor) -> Tensor:
-        return self._agents.early(self.check(x))
-
     def mix(self, *tensors: Tensor) -> Any:
         return self._agents.mix(*(self.check(x) for x in tensors))
 

@@ -270,10 +270,6 @@ class _Agent:
         """Each group's own."""
         return self.regularizer.prox(x, gamma)
 
-    def early(self, x: Tensor) -> Tensor:
-        """x; there is no gradient to wait for."""
-        return x
-
     def mix(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """By messages."""
         return self.neighbourhood.mix(tensors)

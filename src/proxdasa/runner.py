@@ -283,7 +283,7 @@ def run(
         exact=exact,
         stop=stop,
     )
-    if processes is not None and not callable(getattr(processes, "begin", None)):
+    if processes is not None and not callable(getattr(processes, "exchange", None)):
         raise TypeError(
             f"processes must be what engines.connect() returns in each of them; got {processes!r}. To start several on "
             "this machine: proxdasa run FILE --processes 4, or a script by torchrun"

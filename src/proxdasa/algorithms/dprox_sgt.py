@@ -52,7 +52,6 @@ class DProxSGT:
     def step(self, agents: Agents, k: int, state: State) -> State:
         """Sample gradient, tracking, mixing, the proximal step."""
         x, y, g = state
-        γ, x = self.gamma, agents.early(x)
-        g_new = agents.grad(x, k)
+        γ, g_new = self.gamma, agents.grad(x, k)
         x, y = agents.mix(x, y + g_new - g)
         return self.State(agents.prox(descend(x, γ, y), γ), y, g_new)

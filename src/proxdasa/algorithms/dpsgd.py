@@ -45,6 +45,6 @@ class DPSGD:
 
     def step(self, agents: Agents, k: int, state: State) -> State:
         """Mixing, a gradient step, the proximal step."""
-        γ, x = self.gamma, agents.early(state.x)
+        γ, x = self.gamma, state.x
         g = agents.grad(x, k)
         return self.State(agents.prox(descend(agents.mix(x), γ, g), γ))

@@ -53,7 +53,6 @@ class ProxDASA:
         x, z = state
         γ, α = self.gamma, self.alpha(k)
         y = agents.prox(descend(x, γ, z), γ)
-        x_new = agents.early(torch.lerp(x, y, α))  # lerp(a, b, α) = (1 − α) a + α b; needs no gradient
         v = agents.grad(x, k)
-        x, z = agents.mix(x_new, torch.lerp(z, v, α))
+        x, z = agents.mix(torch.lerp(x, y, α), torch.lerp(z, v, α))  # lerp(a, b, α) = (1 − α) a + α b
         return self.State(x, z)

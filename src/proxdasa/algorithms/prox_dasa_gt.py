@@ -57,8 +57,7 @@ class ProxDASAGT:
         x, z, u, v = state
         γ, α = self.gamma, self.alpha(k)
         y = agents.prox(descend(x, γ, z), γ)
-        x_new = agents.early(torch.lerp(x, y, α))
         v_new = agents.grad(x, k)
         u = u + v_new - v
-        x, z, u = agents.mix(x_new, torch.lerp(z, u, α), u)
+        x, z, u = agents.mix(torch.lerp(x, y, α), torch.lerp(z, u, α), u)
         return self.State(x, z, u, v_new)

@@ -54,13 +54,6 @@ Interface = Annotated[
         "interface is used.",
     ),
 ]
-Overlap = Annotated[
-    bool,
-    typer.Option(
-        "--overlap",
-        help="Send x while gradients are computed, in a message of its own; pays where links are slow.",
-    ),
-]
 Every = Annotated[
     int | None,
     typer.Option(min=1, metavar="K", help="Leave a checkpoint every K iterations, from which [b]resume[/] goes on."),
@@ -93,7 +86,6 @@ def run(
     max_restarts: Restarts = 0,
     timeout: Timeout = TIMEOUT,
     interface: Interface = None,
-    overlap: Overlap = False,
     tensorboard: Curves = False,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
@@ -106,10 +98,10 @@ def run(
     make_room = partial(_make_room, output, overwrite)
     if processes is not None:
         options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
-        options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, overlap, tensorboard)
+        options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, tensorboard)
         words = ["run", str(file), "--output", str(output), *options]
         _launch(words, output, read, make_room, processes, max_restarts)
-    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, overlap, max_restarts), make_room, board)
+    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, max_restarts), make_room, board)
 
 
 @watched
@@ -119,7 +111,6 @@ def resume(
     max_restarts: Restarts = 0,
     timeout: Timeout = TIMEOUT,
     interface: Interface = None,
-    overlap: Overlap = False,
     tensorboard: Curves = False,
 ) -> None:
     """Go on with a run from its last checkpoint, with as many processes as you like."""
@@ -134,27 +125,24 @@ def resume(
     board = _board(folder, tensorboard)
     read = partial(_read, told, False)
     if processes is not None:
-        words = ["resume", str(folder), *_again(timeout, interface, overlap, tensorboard)]
+        words = ["resume", str(folder), *_again(timeout, interface, tensorboard)]
         _launch(words, folder, read, lambda: None, processes, max_restarts)
-    _run(read, folder, every, partial(_connect, interface, timeout, overlap, max_restarts), lambda: None, board)
+    _run(read, folder, every, partial(_connect, interface, timeout, max_restarts), lambda: None, board)
 
 
-def _again(timeout: float, interface: str | None, overlap: bool, tensorboard: bool) -> list[str]:
+def _again(timeout: float, interface: str | None, tensorboard: bool) -> list[str]:
     """The options that run and resume have in common, for processes that are started."""
     with input_errors():
         if interface is not None:
             raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
-    return ["--timeout", str(timeout)] + ["--overlap"] * overlap + ["--tensorboard"] * tensorboard
+    return ["--timeout", str(timeout)] + ["--tensorboard"] * tensorboard
 
 
-def _connect(interface: str | None, timeout: float, overlap: bool, restarts: int) -> Transport | None:
+def _connect(interface: str | None, timeout: float, restarts: int) -> Transport | None:
     """The other processes, if any."""
     if restarts:
         raise ValueError("--max-restarts needs --processes; under torchrun give it to torchrun")
-    transport = engines.connect(interface, timeout, overlap)
-    if overlap and transport is None:
-        raise ValueError("--overlap is for agents in several processes; here no message is sent")
-    return transport
+    return engines.connect(interface, timeout)
 
 
 def _read(file: Path, exact: bool, try_step: bool) -> Setup:

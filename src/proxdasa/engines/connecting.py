@@ -18,7 +18,7 @@ UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
 def connect(
-    interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False, device: str | torch.device = CPU
+    interface: str | None = None, timeout: float = TIMEOUT, device: str | torch.device = CPU
 ) -> Transport | None:
     """The processes that this one was started with, or None if it was started alone.
 
@@ -27,7 +27,6 @@ def connect(
             authenticated and belong on a private network. By default nothing leaves this machine. (MPI goes its own
             ways.)
         timeout: seconds after which a silent process is an error.
-        overlap: send x while the gradient is computed, and the rest in a second message. Pays where links are slow.
         device: the GPU of this process, such as cuda:0, for `optim` to send the rows of a model there by NCCL; no two
             processes may share one. By default rows are copied to main memory. (NCCL has not been tried by us.)
     """
@@ -36,10 +35,10 @@ def connect(
     device = torch.device(device)
     with _mortal():
         if "RANK" in os.environ:
-            return join_torch(interface, timeout, overlap, device)
+            return join_torch(interface, timeout, device)
         if several() and device != CPU:
             raise ValueError(f"device: under MPI messages leave from main memory, not from {device}; leave it out")
-        return MPI(timeout, overlap) if several() else None
+        return MPI(timeout) if several() else None
 
 
 def several() -> bool:

@@ -46,7 +46,7 @@ class Halo:
     """For each peer the rows, counted among those here, that it needs."""
     receives: dict[int, slice]
     """For each peer its rows of the table."""
-    _messages: dict[tuple[int, int, torch.dtype, bool], tuple[dict[int, Message], dict[int, Message], Tensor]] = field(
+    _messages: dict[tuple[int, int, torch.dtype], tuple[dict[int, Message], dict[int, Message], Tensor]] = field(
         default_factory=dict
     )
 
@@ -72,13 +72,10 @@ class Halo:
         """The rows of a matrix that live here, on the columns of the table."""
         return csr_array(matrix[here.start : here.stop][:, self.columns])
 
-    def buffers(self, x: Tensor, early: bool = False) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
-        """Messages out, messages in, and the table, for rows like x ``[company, here, d]``; made once.
-
-        Rows that are sent early have others, as they may be on their way at the same time.
-        """
+    def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
+        """Messages out, messages in, and the table, for rows like x ``[company, here, d]``; made once."""
         company, _, d = x.shape
-        key = (company, d, x.dtype, early)
+        key = (company, d, x.dtype)
         if key not in self._messages:
             out = {peer: _message(x, len(rows)) for peer, rows in self.sends.items()}
             into = {peer: _message(x, rows.stop - rows.start) for peer, rows in self.receives.items()}

@@ -96,10 +96,6 @@ class Local(ABC):
         here = np.asarray(self._network.degrees)[self.agents.start : self.agents.stop]
         return torch.from_numpy(here).to(self._problem.dtype).unsqueeze(-1)
 
-    def early(self, x: Tensor) -> Tensor:
-        """x; only messages have a use for it."""
-        return x
-
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor."""
         self._send(self._rounds, len(tensors))

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.transports import CPU, LostError, Wait
+from proxdasa.engines.transports import CPU, LostError
 
 PATIENCE = 2_000
 """How often a thread looks for a message, a hundredth of a second each, before it misses the sender."""
@@ -25,27 +25,23 @@ class Threads:
 
     restarted, device = False, CPU
 
-    def __init__(self, rank: int, size: int, queues: Queues, reasons: list[str], overlap: bool = False) -> None:
-        self.rank, self.size, self.overlap = rank, size, overlap
+    def __init__(self, rank: int, size: int, queues: Queues, reasons: list[str]) -> None:
+        self.rank, self.size = rank, size
         self._queues, self._reasons = queues, reasons
 
-    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Copies go into the queues at once."""
         for peer, buffer in out.items():
             self._queues[self.rank, peer].put(buffer.clone())
-
-        def wait() -> float:
-            for peer, buffer in into.items():
-                buffer.copy_(self._take(peer))
-            return 0.0
-
-        return wait
+        for peer, buffer in into.items():
+            buffer.copy_(self._take(peer))
+        return 0.0
 
     def sum(self, x: Tensor) -> Tensor:
         """In the order of processes, so that all have the same bits."""
         own, others = x.clone(), [peer for peer in range(self.size) if peer != self.rank]
         theirs = {peer: torch.empty_like(x) for peer in others}
-        self.begin(dict.fromkeys(others, own), theirs)()
+        self.exchange(dict.fromkeys(others, own), theirs)
         parts = [own if peer == self.rank else theirs[peer] for peer in range(self.size)]
         return x.copy_(sum(parts[1:], start=parts[0].clone()))
 
@@ -73,14 +69,14 @@ class Threads:
         raise LostError(peer, "silent")
 
 
-def in_threads(size: int, act: Callable[[Threads], Any], overlap: bool = False) -> list[Any]:
+def in_threads(size: int, act: Callable[[Threads], Any]) -> list[Any]:
     """What ``act(transport)`` returns, or the exception it raises, in each of so many threads."""
     queues: Queues = {(a, b): queue.SimpleQueue() for a in range(size) for b in range(size)}
     reasons: list[str] = []
     answers: list[Any] = [None] * size
 
     def work(rank: int) -> None:
-        transport = Threads(rank, size, queues, reasons, overlap)
+        transport = Threads(rank, size, queues, reasons)
         try:
             answers[rank] = act(transport)
         except Exception as error:

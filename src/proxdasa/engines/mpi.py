@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from proxdasa.engines.transports import CPU, TIMEOUT, LostError, Wait, blamed
+from proxdasa.engines.transports import CPU, TIMEOUT, LostError, blamed
 
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
 SPIN = 200e-6
@@ -26,7 +25,7 @@ class MPI:
 
     device = CPU
 
-    def __init__(self, timeout: float = TIMEOUT, overlap: bool = False) -> None:
+    def __init__(self, timeout: float = TIMEOUT) -> None:
         try:
             from mpi4py import MPI as library  # noqa: N811, PLC0415 - an extra, which starts MPI when it is imported
         except ModuleNotFoundError as error:
@@ -34,14 +33,14 @@ class MPI:
                 "this process was started under MPI, for which mpi4py is missing: pip install proxdasa[mpi]"
             ) from error
         self._mpi, self._comm, self._timeout = library, library.COMM_WORLD, timeout
-        self.rank, self.size, self.restarted, self.overlap = self._comm.rank, self._comm.size, False, overlap
+        self.rank, self.size, self.restarted = self._comm.rank, self._comm.size, False
         self._reason: str | None = None
 
-    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """All messages at once; receiving is begun first, so that none waits for room."""
         pending = [(peer, self._comm.Irecv(self._bytes(buffer), peer, ROWS)) for peer, buffer in into.items()]
         pending += [(peer, self._comm.Isend(self._bytes(buffer), peer, ROWS)) for peer, buffer in out.items()]
-        return partial(self._wait, pending)
+        return self._wait(pending)
 
     def sum(self, x: Tensor) -> Tensor:
         """An all-reduce."""

@@ -6,31 +6,21 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from proxdasa.contracts import Mixing, Network, NonFiniteError, PeerError
-from proxdasa.engines.halo import Halo, Message, blocks
+from proxdasa.engines.halo import Halo, blocks
 from proxdasa.engines.products import ExactProduct, adjacency, product
-from proxdasa.engines.transports import LostError, Transport, Wait
+from proxdasa.engines.transports import LostError, Transport
 
 TURNS = 2**16
 """Rounds are numbered modulo this in messages, which every floating-point type can hold."""
 
 NON_FINITE = "not finite"
 """How the reason for stopping begins if that is it; trial, agent and iteration follow."""
-
-
-class Sent(NamedTuple):
-    """Rows on their way to the neighbours, and theirs to us."""
-
-    rows: Tensor
-    turn: int
-    into: Mapping[int, Message]
-    table: Tensor
-    wait: Wait
 
 
 @final
@@ -59,34 +49,18 @@ class Neighbourhood:
         self._weights = made(self._halo.block(network.W, self.agents), dtype)
         self._graph = made(self._halo.block(adjacency(network.W), self.agents), dtype)
         self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
-        self.k, self._asked, self._stop, self._turn, self._early = 0, False, None, 0, None
+        self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 
     k: int
     """The iteration that is being made."""
     _stop: int | None
     """The iteration before which to stop, once somebody has asked."""
-    _early: Sent | None
-    """What was sent before the rest of the mixing that it belongs to was known."""
-
-    def early(self, x: Tensor) -> Tensor:
-        """Begin the first round of rows that the next mixing begins with, if messages may overlap."""
-        if self._transport.overlap and self._halo.sends:
-            self._early = self._begin(x, early=True)
-        return x
 
     def mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """All rounds of mixing, for rows ``[company, agents here, d]``, which may live where no message leaves from."""
-        early, self._early = self._early, None
-        if early is not None and early.rows is not tensors[0]:
-            raise RuntimeError("mix must begin with the rows that were given to early before")
         home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-
-        def apply(x: Tensor) -> Tensor:
-            nonlocal early
-            table, early = self._table(x, early), None
-            return self._weights(table)
-
-        mixed = self._mixing(apply, together.to(self._transport.device), self._network.rho)
+        sent = together.to(self._transport.device)
+        mixed = self._mixing(lambda x: self._weights(self._table(x)), sent, self._network.rho)
         return torch.split(mixed.to(home), len(tensors[0]))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
@@ -114,8 +88,7 @@ class Neighbourhood:
         """
         W = self._network.W
         weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
-        overlap = "on" if self._transport.overlap else "off"
-        what = {"number of agents": str(self._network.n), "network": weights, "choice of overlap": overlap, **what}
+        what = {"number of agents": str(self._network.n), "network": weights, **what}
         own = torch.stack([_digest(text) for text in what.values()])
         if self._transport.rank:
             verdict = torch.empty(2, dtype=torch.int64)
@@ -138,28 +111,19 @@ class Neighbourhood:
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Messages to and from processes; the seconds spent waiting."""
         with self._losses():
-            return self._transport.begin(out, into)()
+            return self._transport.exchange(out, into)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
         with self._losses():
             return self._transport.sum(x)
 
-    def _table(self, x: Tensor, early: Sent | None = None) -> Tensor:
-        """The rows here and those of neighbours elsewhere, fresh from them; the first ones may be on their way."""
+    def _table(self, x: Tensor) -> Tensor:
+        """The rows here and those of neighbours elsewhere, fresh from them."""
         if not self._halo.sends:
             return x
-        if early is None:
-            return self._finish(self._begin(x))
-        if len(early.rows) == len(x):
-            return self._finish(early)
-        late = self._begin(x[len(early.rows) :])
-        return torch.cat([self._finish(early), self._finish(late)])
-
-    def _begin(self, x: Tensor, early: bool = False) -> Sent:
-        """Send rows to the neighbours elsewhere."""
         began = time.perf_counter()
-        out, into, table = self._halo.buffers(x, early)
+        out, into, table = self._halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
         left = 0 if self._stop is None else max(1, self._stop - self.k)
         for peer, message in out.items():
@@ -168,31 +132,22 @@ class Neighbourhood:
             if not bool(message.buffer.sum().isfinite()):
                 self._check_finite(x)
             self.spent["bytes"] += message.buffer.nbytes
-        with self._losses():
-            wait = self._transport.begin(
-                {peer: message.buffer for peer, message in out.items()},
-                {peer: message.buffer for peer, message in into.items()},
-            )
-        self.spent["communication"] += time.perf_counter() - began
-        return Sent(x, self._turn, into, table, wait)
-
-    def _finish(self, sent: Sent) -> Tensor:
-        """The table with the rows that were sent and those that have come."""
-        began = time.perf_counter()
-        with self._losses():
-            waiting = sent.wait()
-        sent.table[:, self._halo.own] = sent.rows
-        for peer, message in sent.into.items():
-            self._read_header(peer, sent.turn, *message.header.tolist())
-            sent.table[:, self._halo.receives[peer]] = message.rows
+        waiting = self.exchange(
+            {peer: message.buffer for peer, message in out.items()},
+            {peer: message.buffer for peer, message in into.items()},
+        )
+        table[:, self._halo.own] = x
+        for peer, message in into.items():
+            self._read_header(peer, *message.header.tolist())
+            table[:, self._halo.receives[peer]] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
-        return sent.table
+        return table
 
-    def _read_header(self, peer: int, due: int, turn: float, left: float) -> None:
-        if turn != due:
+    def _read_header(self, peer: int, turn: float, left: float) -> None:
+        if turn != self._turn:
             raise PeerError(
-                f"{self._named(peer)} sent message number {turn:.0f} where number {due} was due; "
+                f"{self._named(peer)} sent message number {turn:.0f} where number {self._turn} was due; "
                 "all agents must run the same steps",
                 noticed_here=True,
             )

@@ -44,10 +44,6 @@ class Processes(Local):
         here = self._neighbourhood.agents
         super().__init__(problem, network, regularizer, mixing, trials, seed, here, exact)
 
-    def early(self, x: Tensor) -> Tensor:
-        """x, on its way."""
-        return self._neighbourhood.early(x)
-
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return self._neighbourhood.mix(tensors)
 

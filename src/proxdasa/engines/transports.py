@@ -1,4 +1,4 @@
-"""How rows travel between processes: one verb, "begin to exchange messages with these processes", and a sum.
+"""How rows travel between processes: one verb, "exchange messages with these processes", and a sum.
 
 Messages are contiguous buffers that exist already; nothing is pickled. A process that is lost, or silent for longer
 than the timeout, is an error that names it.
@@ -26,9 +26,6 @@ from torch import Tensor
 from proxdasa.contracts import PeerError
 
 T = TypeVar("T")
-
-Wait = Callable[[], float]
-"""Waits until messages have come and gone; the seconds it took."""
 
 CPU = torch.device("cpu")
 TIMEOUT = 60.0
@@ -71,15 +68,11 @@ class Transport(Protocol):
         """Whether they stand in for others that were lost."""
 
     @property
-    def overlap(self) -> bool:
-        """Whether rows are sent as soon as they are known, in messages of their own."""
-
-    @property
     def device(self) -> torch.device:
         """Where rows are sent from and arrive."""
 
-    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
-        """Begin to send a message to each process of ``out`` and to fill ``into`` with theirs; how to wait for it."""
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """Send a message to each process of ``out`` and fill ``into`` with theirs; returns the seconds of waiting."""
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
@@ -95,11 +88,11 @@ class Transport(Protocol):
 class Alone:
     """One process with all agents."""
 
-    rank, size, restarted, overlap, device = 0, 1, False, False, CPU
+    rank, size, restarted, device = 0, 1, False, CPU
 
-    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:  # noqa: ARG002
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:  # noqa: ARG002
         """There is nobody."""
-        return lambda: 0.0
+        return 0.0
 
     def sum(self, x: Tensor) -> Tensor:
         """Its own."""
@@ -118,31 +111,22 @@ class Torch:
     """Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
 
     def __init__(
-        self,
-        store: Any,
-        timeout: float = TIMEOUT,
-        restarted: bool = False,
-        overlap: bool = False,
-        device: torch.device = CPU,
+        self, store: Any, timeout: float = TIMEOUT, restarted: bool = False, device: torch.device = CPU
     ) -> None:
         self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
-        self._store, self._timeout, self.overlap, self.device = store, timedelta(seconds=timeout), overlap, device
+        self._store, self._timeout, self.device = store, timedelta(seconds=timeout), device
 
-    def begin(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> Wait:
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """All messages at once; receiving is begun first, so that none waits for room."""
         messages = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in into.items()]
         messages += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in out.items()]
         on_gpu = any(message.tensor.is_cuda for message in messages)
         pending = self._posted_together(messages) if on_gpu else self._posted(messages)
-
-        def wait() -> float:
-            began = time.perf_counter()
-            for peer, work in pending:
-                assert work is not None, "torch.distributed was told that this process is not in the group"
-                self._tried(peer, partial(work.wait, self._timeout))
-            return time.perf_counter() - began
-
-        return wait
+        began = time.perf_counter()
+        for peer, work in pending:
+            assert work is not None, "torch.distributed was told that this process is not in the group"
+            self._tried(peer, partial(work.wait, self._timeout))
+        return time.perf_counter() - began
 
     def sum(self, x: Tensor) -> Tensor:
         """An all-reduce."""
@@ -227,9 +211,7 @@ def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
     return next(iter(silent()), peer)
 
 
-def join_torch(
-    interface: str | None = None, timeout: float = TIMEOUT, overlap: bool = False, device: torch.device = CPU
-) -> Torch:
+def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: torch.device = CPU) -> Torch:
     """Join the processes that torchrun, or ``proxdasa run --processes``, started.
 
     Messages stay on this machine, by the loopback interface, unless another interface is named.
@@ -265,7 +247,7 @@ def join_torch(
             dist.all_reduce(torch.zeros(1, device=device))  # NCCL wants all to take part in the first operation
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
-    return Torch(store, timeout, restarted=start > 1, overlap=overlap, device=device)
+    return Torch(store, timeout, restarted=start > 1, device=device)
 
 
 def _prepare_nccl(device: torch.device, interface: str) -> str:

@@ -129,12 +129,6 @@ class Verbs:
         """Whether degrees or neighbours' sums were asked for."""
         self.uses_full = False
         """Whether full gradients were."""
-        self.promised: list[tuple[Tensor, Tensor]] = []
-        """The rows given to `early` since the last mixing, and what they were then."""
-        self.kept = 0
-        """The promises that were kept."""
-        self.broken = 0
-        """Those that were not."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """The gradient, its sample noted."""
@@ -150,17 +144,8 @@ class Verbs:
         """The proximal step."""
         return self._agents.prox(x, gamma)
 
-    def early(self, x: Tensor) -> Tensor:
-        """A promise about the next mixing."""
-        self.promised.append((x, x.clone()))
-        return x
-
     def mix(self, *tensors: Tensor) -> Any:
         """Mixing, or nothing."""
-        for x, before in self.promised:
-            kept = x is tensors[0] and torch.equal(x, before)
-            self.kept, self.broken = self.kept + kept, self.broken + (not kept)
-        self.promised.clear()
         mixed = tensors if self._apart else self._agents.mix(*tensors)
         several = list(mixed if isinstance(mixed, tuple) else (mixed,))
         if self._stir is not None and 0 <= (place := self._stir - self.mixed) < len(several):

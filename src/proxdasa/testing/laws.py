@@ -183,20 +183,6 @@ def verbs(case: Case) -> None:
         raise Seen(f"it asked for agents.{agents.missing[0]}")
 
 
-@law(usually="arithmetic on the rows between early and mix, another mix before, or another order of its arguments")
-def early(case: Case) -> None:
-    """The rows given to agents.early are those that the next mix begins with, as the same tensor, unchanged."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
-    algorithm, agents = setup.bound(), Verbs(setup.engine())
-    state = algorithm.init(agents, rows())
-    for k in range(STEPS):
-        state = algorithm.step(agents, k, state)
-        if agents.promised or agents.broken:
-            raise Seen(f"in step {k} the next mix did not begin with the rows that were given to early")
-    if not agents.kept:
-        raise LeftOut("it sends nothing early")
-
-
 @law(usually="a mean, norm or product over the agents' axis (x.mean(1), x.norm()); reduce over the last axis only")
 def alone(case: Case) -> None:
     """Only mix and neighbour_sum cross rows: without them, what an agent has does not reach another."""
@@ -555,6 +541,6 @@ def divergence(case: Case) -> None:
 FOUNDATIONS = (contract, shapes, stable, verbs, inputs, replay)
 """Those without which the others have nothing to be checked on: the first that is broken ends the check."""
 LAWS = (
-    early, alone, alive, heard, costs, samples, tracking, relabelling, consensus, single, trials,
+    alone, alive, heard, costs, samples, tracking, relabelling, consensus, single, trials,
     solution, sparsity, together, processes, resuming, precision, streams, divergence,
 )  # fmt: skip
