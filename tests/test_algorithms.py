@@ -203,6 +203,7 @@ def test_keeps_the_laws_of_all_methods(method):
         "streams": method in FULL_GRADIENTS,
         "sparsity": not method.facts.composite,
         "single": method is algorithms.SPPDM,  # whose steps depend on the number of neighbours
+        "averaging": method not in PAPERS,
         "heard": method is algorithms.SPPDM,  # which does not mix
     }
     tracker = TRACKERS.get(method)

@@ -269,11 +269,26 @@ def test_values_that_are_not_finite_end_a_run_for_good(start, tmp_path):
     file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
     text = start("proxdasa", "run", file, "-o", results, "--processes", 3, "--max-restarts", 3).ended(1)
     told = r"warning: trial \d diverged: agent \d met the first non-finite value in iteration (\d+); its records up to "
-    (iteration,) = re.findall(told, text)
+    found = [int(iteration) for iteration in re.findall(told, text)]
     assert "starting again" not in text
     assert "error" not in text
     rows = (results / "records.jsonl").read_text().splitlines()
-    assert len(rows) == 2 * (int(iteration) // 5 + 1), "two trials, observed every 5 iterations until then"
+    assert len(rows) == sum(iteration // 5 + 1 for iteration in found), "observed every 5 iterations until then"
+    assert len(found) == proxdasa.load(results).mean.shape[0] == 2
+
+
+def test_a_diverging_trial_costs_the_others_nothing_in_several_processes(start, tmp_path):
+    results, alone = tmp_path / "results", tmp_path / "alone"
+    changes = {"iterations": 200, "gamma": "[0.01, 50.0]", "observe_every": 20}
+    file = write_config(tmp_path / "run.toml", **changes)
+    one = start("proxdasa", "run", file, "-o", alone, "--exact").ended()
+    text = start("proxdasa", "run", file, "-o", results, "--exact", "--processes", 2).ended()
+    told = r"trial 1 diverged: agent \d met the first non-finite value in iteration \d+; its records up to iteration"
+    assert re.findall(told, text) == re.findall(told, one) != []
+    saved, expected = proxdasa.load(results), proxdasa.load(alone)
+    assert (saved.stopped, saved.iterations, saved.diverged) == (None, 200, expected.diverged)
+    assert torch.equal(saved.mean[0], expected.mean[0])
+    assert not (results / "checkpoints").exists()
 
 
 # processes that do not belong together

@@ -1,6 +1,7 @@
 """Measures against plain NumPy formulas and known values."""
 
-from typing import NamedTuple
+import dataclasses
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,10 +10,12 @@ from torch import Tensor
 
 import proxdasa
 from proxdasa import metrics, networks
+from proxdasa.contracts import Averaging, Facts
 from proxdasa.data import from_tensors
 from proxdasa.engines import Simulator
 from proxdasa.problems import Quadratic, Supervised
 from proxdasa.regularizers import L1, Zero
+from proxdasa.schedules import Alpha
 from tests.transcription import prox_l1
 
 N, D, TRIALS, GAMMA, WEIGHT = 5, 4, 3, 0.2, 0.3
@@ -32,7 +35,8 @@ def scene():
     engine = Simulator(problem, networks.ring(N), L1(WEIGHT), proxdasa.Gossip(), trials=TRIALS, seed=0)
     x, z = rng.normal(size=(2, TRIALS, N, D))
     x[0, :, 1] = 0.0  # a coordinate that is zero everywhere, for the density
-    return A, b, x, z, metrics.View(engine, GAMMA, WithZ(torch.tensor(x), torch.tensor(z)))
+    state = WithZ(torch.tensor(x), torch.tensor(z))
+    return A, b, x, z, metrics.View(engine, GAMMA, state, state.z)
 
 
 def F(A, b, x):
@@ -163,3 +167,86 @@ def test_parameters_are_part_of_the_description():
     assert metrics.per_agent(2.0).describe() == {"name": "per_agent", "lipschitz": 2.0}
     assert metrics.table_stationarity().describe() == "table_stationarity"
     assert metrics.merit(3.0).describe() == {"name": "merit", "lipschitz": 3.0, "optimum": 0.0}
+
+
+class PGExtra(NamedTuple):
+    """What is called z here is h of PG-EXTRA, which does not follow ∇F."""
+
+    x: Tensor
+    z: Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CalledZ:
+    """A method with a variable called z that it does not declare as an average of gradients."""
+
+    facts: ClassVar[Facts] = Facts("called z", vectors=1, gradients=1)
+    gamma: float = 0.1
+    State: ClassVar = PGExtra
+
+    @property
+    def mapping_gamma(self):
+        return self.gamma
+
+    def init(self, agents, x):
+        return PGExtra(x, torch.ones_like(x))
+
+    def step(self, agents, k, state):
+        return PGExtra(agents.mix(state.x - self.gamma * agents.grad(state.x, k)), state.z + 1)
+
+
+def test_nothing_is_taken_for_an_averaged_gradient_because_of_its_name():
+    problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    result = proxdasa.run(CalledZ(), problem, networks.ring(3), iterations=5)
+    assert not {"dual_gap", "z_consensus", "certificate"} & result.records[-1].keys()
+    with pytest.raises(ValueError, match="an average of gradients, and called z declares none"):
+        proxdasa.run(CalledZ(), problem, networks.ring(3), stop=proxdasa.Stationary(1e-3))
+    for metric in (metrics.dual_gap, metrics.merit(1.0)):
+        with pytest.raises(ValueError, match=f"metrics: {metric.name} needs averaged gradients, and called z declares"):
+            proxdasa.run(CalledZ(), problem, networks.ring(3), metrics=[metrics.loss, metric])
+    with pytest.raises(ValueError, match="records no 'dual_gap'"):
+        proxdasa.tune(CalledZ(), problem, networks.ring(3), grid={"gamma": [0.1]}, measure="dual_gap", iterations=5)
+
+
+def test_a_declared_average_may_have_any_name():
+    """Prox-DASA whose z is called m and whose α is called rate records and stops as Prox-DASA does."""
+
+    class Renamed(NamedTuple):
+        x: Tensor
+        m: Tensor
+
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Other:
+        facts: ClassVar[Facts] = proxdasa.ProxDASA.facts._replace(averaging=Averaging("m", "rate"))
+        gamma: float = 0.1
+        rate: Alpha = dataclasses.field(default_factory=lambda: proxdasa.schedules.constant(0.3))
+        State: ClassVar = Renamed
+
+        @property
+        def mapping_gamma(self):
+            return self.gamma
+
+        def init(self, agents, x):
+            return Renamed(x, torch.zeros_like(x))
+
+        def step(self, agents, k, state):
+            return Renamed(*proxdasa.ProxDASA(self.gamma, self.rate).step(agents, k, state))
+
+    problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2), noise=0.1)
+    settings = {"iterations": 300, "stop": proxdasa.Stationary(1.0, every=10), "random_iterate": True}
+    mine = proxdasa.run(Other(), problem, networks.ring(3), **settings)
+    theirs = proxdasa.run(
+        proxdasa.ProxDASA(0.1, proxdasa.schedules.constant(0.3)), problem, networks.ring(3), **settings
+    )
+    assert mine.iterations == theirs.iterations < 300
+    assert torch.equal(mine.random_iterate.nan_to_num(7.0), theirs.random_iterate.nan_to_num(7.0))
+    assert [row["dual_gap"] for row in mine.records] == [row["dual_gap"] for row in theirs.records]
+
+
+def test_what_a_method_declares_must_be_there():
+    class Wrong(proxdasa.ProxDASA):
+        facts = proxdasa.ProxDASA.facts._replace(averaging=Averaging("m", "alpha"))
+
+    problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    with pytest.raises(ValueError, match="Prox-DASA declares that it averages by m, which it does not have"):
+        proxdasa.run(Wrong(0.1), problem, networks.ring(3))

@@ -16,7 +16,7 @@ from hypothesis import given
 import proxdasa
 from proxdasa import metrics, networks, problems, regularizers, schedules
 from proxdasa.checkpoints import CheckpointWarning
-from proxdasa.contracts import NonFiniteError, PeerError
+from proxdasa.contracts import PeerError
 from proxdasa.engines import Processes, blocks
 from proxdasa.engines.halo import Halo
 from proxdasa.engines.products import ExactProduct, SparseProduct, product
@@ -208,40 +208,6 @@ def _with_network(network):
     return proxdasa.runner.Setup(made.algorithm, made.problem, network, exact=True) if network else made
 
 
-class Diverging:
-    """A regulariser whose prox breaks at the 31st call, in one thread only."""
-
-    def __init__(self, breaks: bool) -> None:
-        self.calls, self.breaks = 0, breaks
-
-    def value(self, x):
-        return x.sum(-1) * 0
-
-    def prox(self, x, gamma):
-        self.calls += 1
-        return x * torch.inf if self.breaks and self.calls == 31 else x
-
-    def describe(self):
-        return "diverging"
-
-
-def test_a_value_that_is_not_finite_is_not_sent():
-    problem = problems.Quadratic(torch.eye(2).expand(6, 2, 2), torch.randn(6, 2))
-
-    def act(transport):
-        return proxdasa.run(
-            proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(6), regularizer=Diverging(transport.rank == 1),
-            metrics=[metrics.loss], iterations=100, observe_every=20, processes=transport,
-        )  # fmt: skip
-
-    with pytest.warns(proxdasa.DivergenceWarning, match="agent 2 met the first non-finite value in iteration 30"):
-        results = in_threads(3, act)
-    for result in results:
-        assert result.stopped == "diverged"
-        assert result.diverged == {0: (2, 30)}
-    assert [row["k"] for row in results[0].records] == [0, 20]
-
-
 def test_a_lost_process_is_named():
     problem = problems.Quadratic(torch.eye(2).expand(6, 2, 2), torch.randn(6, 2))
 
@@ -400,8 +366,3 @@ def test_a_halo_has_what_a_block_needs(n, size, seed):
             sent = torch.tensor(list(parts[peer]))[halos[peer].sends[rank]]
             assert torch.equal(sent, torch.from_numpy(halo.columns[rows]))
         assert set(halo.sends) == set(halo.receives)
-
-
-def test_errors_speak_of_agents():
-    error = NonFiniteError(0, 3)
-    assert str(error) == "agent 3 met a value that is not finite"

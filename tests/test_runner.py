@@ -6,6 +6,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
+from proxdasa.engines import Simulator
 from proxdasa.loop import flushed_denormals
 from proxdasa.runner import Setup, _random_indices
 
@@ -397,6 +398,27 @@ def test_interrupted_before_anything_was_computed(monkeypatch):
     monkeypatch.setattr(proxdasa.ProxDASA, "init", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     result = run()
     assert (result.stopped, result.iterations, result.records) == ("interrupted", 0, [])
+    with pytest.raises(ValueError, match="stopped before its first iteration"):
+        _ = result.mean
+
+
+@pytest.mark.parametrize("verb", ["grad", "prox", "mix"])
+def test_an_interrupted_iteration_is_not_counted_twice(verb, tmp_path, monkeypatch):
+    """Ctrl-C may come within any verb; the iteration is made again, so its costs so far are forgotten."""
+    whole, times = run(iterations=20), []
+
+    def interrupted(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        times.append(verb)
+        if len(times) == 13:
+            raise KeyboardInterrupt
+        return result
+
+    original = getattr(Simulator, verb)
+    monkeypatch.setattr(Simulator, verb, interrupted)
+    assert run(iterations=20, checkpoints=tmp_path).stopped == "interrupted"
+    resumed = run(iterations=20, checkpoints=tmp_path)
+    assert without_time(resumed.records) == without_time(whole.records)
 
 
 def test_tiny_numbers_are_zero_in_a_run_and_not_after_it():

@@ -156,7 +156,7 @@ def test_bad_numbers(name, value):
 
 
 def test_methods_without_z_are_refused():
-    with pytest.raises(ValueError, match=r"looks at z, an average of gradients, which D-PSGD does not have"):
+    with pytest.raises(ValueError, match=r"looks at z, an average of gradients, and D-PSGD declares none"):
         Setup(proxdasa.DPSGD(gamma=0.1), problems.Quadratic(CURVATURE, TARGETS), networks.ring(N), stop=Stationary(1.0))
     with pytest.raises(TypeError, match="stop must be a rule"):
         setup(0.1)

@@ -8,8 +8,9 @@ from typing import ClassVar, NamedTuple
 import pytest
 import torch
 
-from proxdasa.contracts import Facts
-from proxdasa.schedules import Alpha, Number
+from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa.contracts import Averaging, Facts
+from proxdasa.schedules import Alpha, Number, constant
 from proxdasa.testing import LawError, check_algorithm, laws
 
 
@@ -246,6 +247,20 @@ class MixesForNothing(Sound):
         return x, y
 
 
+class AveragesX(ProxDASA):
+    facts = ProxDASA.facts._replace(averaging=Averaging("x", "alpha"))
+
+
+class AveragesTheTracker(ProxDASAGT):
+    facts = ProxDASAGT.facts._replace(averaging=Averaging("u", "alpha"))
+
+
+class AveragesSlower(ProxDASA):
+    def step(self, agents, k, state):
+        new = super().step(agents, k, state)
+        return new._replace(z=torch.lerp(new.z, state.z, 0.1))
+
+
 # where it runs
 
 
@@ -352,19 +367,19 @@ def test_every_law_has_been_seen_to_fail():
 
 def test_a_sound_method_keeps_all_laws():
     report = check_algorithm(Sound(), tracks={"y": "g"})
-    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS)
-    assert not report.left_out
+    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS) - 1
+    assert set(report.left_out) == {"averaging"}
     assert str(report).startswith(f"Sound keeps {len(report.checked)} laws: contract, shapes, ")
 
 
 def test_what_does_not_apply_is_left_out_with_the_reason():
-    """No tracker was named, and Ψ = 0 is declared."""
+    """No tracker was named, no averaged gradient is declared, and Ψ = 0 is."""
 
     class Plain(Sound):
         facts = Sound.facts._replace(composite=False)
 
     report = check_algorithm(Plain())
-    assert set(report.left_out) == {"tracking", "sparsity"}
+    assert set(report.left_out) == {"tracking", "averaging", "sparsity"}
     assert "left out: sparsity (it declares that it is for Ψ = 0 only)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
 
@@ -429,6 +444,12 @@ def test_an_error_of_the_method_is_told_and_kept():
         check_algorithm(Branches())
     assert caught.traceback
     assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize("method", [AveragesX, AveragesTheTracker, AveragesSlower])
+def test_a_false_claim_of_averaged_gradients_is_caught(method):
+    with pytest.raises(LawError, match=r"(?s)averaging.*after step 0 the mean of [xuz] was not what averaging by α"):
+        check_algorithm(method(0.3, constant(0.5)))
 
 
 def test_it_needs_no_pytest():

@@ -206,6 +206,9 @@ class Engine(Agents, Protocol):
     def proceed(self, k: int) -> bool:
         """Whether iteration k is to be made: agents may have agreed to stop before it."""
 
+    def rewind(self, k: int) -> None:
+        """Forget what iteration k has cost so far: it was interrupted, and will be made again."""
+
     def tell(self, reason: str) -> None:
         """Tell the other processes why this one stops."""
 
@@ -229,11 +232,7 @@ class Engine(Agents, Protocol):
 
 
 class NonFiniteError(ArithmeticError):
-    """A row that is not finite, found before mixing spreads it."""
-
-    def __init__(self, trial: int, agent: int, iteration: int | None = None) -> None:
-        super().__init__(f"agent {agent} met a value that is not finite")
-        self.trial, self.agent, self.iteration = trial, agent, iteration
+    """A row that is not finite, found before it was sent."""
 
 
 class PeerError(RuntimeError):
@@ -242,6 +241,29 @@ class PeerError(RuntimeError):
     def __init__(self, reason: str, noticed_here: bool) -> None:
         super().__init__(reason)
         self.noticed_here = noticed_here
+
+
+class Averaging(NamedTuple):
+    """Declares that a method averages gradients: z ← (1 − α_k) z + α_k g in step k, so that z̄ follows ∇F(x̄).
+
+    That is what makes a dual gap, a certificate without a gradient more, and a rule for stopping. The law "averaging"
+    of `proxdasa.testing` checks the claim.
+    """
+
+    variable: str
+    """The variable of the state that is z."""
+    step_size: str
+    """The parameter of the method that is the schedule α_k."""
+
+    def z(self, state: Any) -> Tensor:
+        """The averaged gradients in a state of the method."""
+        z: Tensor = getattr(state, self.variable)
+        return z
+
+    def alpha(self, algorithm: Algorithm) -> Callable[[int], Number]:
+        """The step sizes of a method whose schedules are bound."""
+        alpha: Callable[[int], Number] = getattr(algorithm, self.step_size)
+        return alpha
 
 
 class Facts(NamedTuple):
@@ -260,6 +282,8 @@ class Facts(NamedTuple):
     """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
     mixes: bool = True
     """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
+    averaging: Averaging | None = None
+    """Which of its variables averages gradients, if one does."""
 
 
 @runtime_checkable

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from proxdasa.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
-from proxdasa.contracts import Algorithm, Engine, NonFiniteError
-from proxdasa.divergence import DivergenceWarning, broken_agents, locate
+from proxdasa.contracts import Algorithm, Engine
+from proxdasa.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.metrics import Metric, View
 from proxdasa.records import Row, write_config
 from proxdasa.results import RANDOM_ITERATE, Divergence, Result
@@ -87,8 +87,7 @@ class Loop:
                 self._iterate()
             except KeyboardInterrupt:
                 self.stopped = "interrupted"
-            except NonFiniteError as error:
-                self._stop_diverged(error)
+                self.engine.rewind(self.k)
             except (ValueError, OSError) as error:
                 self.engine.tell(str(error))
                 raise
@@ -166,9 +165,9 @@ class Loop:
     def _observe(self) -> None:
         k, state = self._now
         self._mark_diverged()
-        view = View(self.engine, self.algorithm.mapping_gamma, state)
-        has_z = "z" in state._fields
-        columns = {m.name: m.of(view).tolist() for m in self.metrics if has_z or not m.needs_z}
+        averaging = self.algorithm.facts.averaging
+        view = View(self.engine, self.algorithm.mapping_gamma, state, averaging.z(state) if averaging else None)
+        columns = {m.name: m.of(view).tolist() for m in self.metrics if averaging or not m.needs_z}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
         costs: Row = {**self.engine.counts(), "seconds": self.seconds}
         if math.isfinite(self.epoch):
@@ -200,35 +199,23 @@ class Loop:
                 )
 
     def _mark_diverged(self) -> None:
-        (k, state), engine = self._now, self.engine
-        broken = {trial: agents for trial, agents in broken_agents(engine, state).items() if trial not in self.diverged}
+        k, state = self._now
+        broken = [trial for trial in broken_trials(self.engine, state) if trial not in self.diverged]
         if not broken:
             return
         if k == 0:
-            raise ValueError(f"the starting point of trial {min(broken)} is not finite")
-        found = {trial: Divergence(agents[0], k - 1) for trial, agents in broken.items()}
-        if len(engine.agents) == engine.n:  # else the others would have to replay it too
-            counts = engine.counts()
-            found = locate(self.algorithm, engine, broken, self._observed, self._now)
-            engine.restore(counts)
-        for trial in broken:
-            self._warn(trial, found[trial])
-
-    def _stop_diverged(self, error: NonFiniteError) -> None:
-        self.stopped = "diverged"
-        self._warn(error.trial, Divergence(error.agent, self.k if error.iteration is None else error.iteration))
-
-    def _warn(self, trial: int, where: Divergence) -> None:
-        self.diverged[trial] = where
-        if not self.engine.writes:  # another process says it
-            return
-        warnings.warn(
-            f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
-            f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
-            "(a smaller gamma or alpha may help)",
-            DivergenceWarning,
-            stacklevel=8,
-        )
+            raise ValueError(f"the starting point of trial {broken[0]} is not finite")
+        # Trials share nothing, so what is not finite in one does no harm to the others.
+        for trial, where in locate(self.algorithm, self.engine, broken, self._observed, self._now).items():
+            self.diverged[trial] = where
+            if self.engine.writes:  # one process says it for all
+                warnings.warn(
+                    f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
+                    f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
+                    "(a smaller gamma or alpha may help)",
+                    DivergenceWarning,
+                    stacklevel=8,
+                )
 
     def _save(self) -> None:
         """Leave a checkpoint; all processes come here after the same iteration."""
@@ -250,23 +237,28 @@ class Loop:
     def _restore(self) -> bool:
         """Go on from the last checkpoint, if there is one."""
         assert self._checkpoints is not None
-        engine, counts = self.engine, self.engine.counts()
+        engine, counts, trials = self.engine, self.engine.counts(), len(self.start)
         found = self._checkpoints.latest() if engine.writes else None
         looked = self.watch.numbers() if self.watch else []
-        numbers = torch.full((1, engine.n, len(counts) + 3 + len(looked)), -1.0, dtype=torch.float64)
+        size = 3 + 2 * trials + len(counts) + len(looked)
+        numbers = torch.full((1, engine.n, size), -1.0, dtype=torch.float64)
         if found:
             notes = found.notes
             spent = [notes["counts"].get(name, 0) for name in counts]
-            known = [found.k, notes["observed"], notes["seconds"], *spent, *notes["watch"]]
+            lost = [number for trial in range(trials) for number in notes["diverged"].get(str(trial), (-1, -1))]
+            known = [found.k, notes["observed"], notes["seconds"], *lost, *spent, *notes["watch"]]
             numbers[:] = torch.tensor(known, dtype=torch.float64)
         like = numbers[:, : len(engine.agents)]
         k, seen, seconds, *rest = engine.distribute(numbers if engine.writes else None, like)[0, 0].tolist()
+        lost, rest = rest[: 2 * trials], rest[2 * trials :]
         if k < 0:
             return False
         engine.restore(dict(zip(counts, rest, strict=False)))
         if self.watch:
             self.watch.restore(rest[len(counts) :])
         self.seconds, self._seen = seconds, int(seen)
+        places = enumerate(zip(lost[::2], lost[1::2], strict=True))
+        self.diverged = {trial: Divergence(int(agent), int(when)) for trial, (agent, when) in places if agent >= 0}
         state = found.state if found else {}
         names = self.algorithm.State._fields
         self._now = (int(k), self.algorithm.State(*(engine.distribute(state.get(name), self.start) for name in names)))
@@ -274,7 +266,6 @@ class Loop:
             self._kept = engine.distribute(state.get(RANDOM_ITERATE), self.start)
         if found:
             self.rows = found.rows
-            self.diverged = {int(trial): Divergence(*where) for trial, where in found.notes["diverged"].items()}
         return True
 
     def _collected(self) -> dict[str, Tensor]:
@@ -285,10 +276,8 @@ class Loop:
     def _result(self) -> Result:
         if self.stopped == "interrupted" and self._checkpoints and self._now[1]:
             self._save()
-        parted = self.stopped == "diverged" and len(self.engine.agents) < self.engine.n  # and nobody waits for us
-        state = {} if parted else self._collected()
         done = self.watch.done if self.watch else {}
-        return Result(dict(self.config), self.rows, state, self.k, self.stopped, self.diverged, done)
+        return Result(dict(self.config), self.rows, self._collected(), self.k, self.stopped, self.diverged, done)
 
 
 @contextmanager

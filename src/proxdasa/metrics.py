@@ -22,8 +22,8 @@ from proxdasa.schedules import Number
 class View:
     """A run at one moment; the costly evaluation at x̄ is made once and shared by all measures."""
 
-    def __init__(self, engine: Engine, gamma: Number, state: Any) -> None:
-        self.engine, self.gamma, self.state = engine, gamma, state
+    def __init__(self, engine: Engine, gamma: Number, state: Any, z: Tensor | None = None) -> None:
+        self.engine, self.gamma, self.state, self._z = engine, gamma, state, z
 
     @property
     def x(self) -> Tensor:
@@ -33,9 +33,10 @@ class View:
 
     @property
     def z(self) -> Tensor:
-        """The agents' averaged gradients, for methods that have them."""
-        z: Tensor = self.state.z
-        return z
+        """The agents' averaged gradients, for methods that declare them (`contracts.Averaging`)."""
+        if self._z is None:
+            raise ValueError("this method declares no variable that averages gradients (facts.averaging)")
+        return self._z
 
     @cached_property
     def x_mean(self) -> Tensor:
@@ -68,7 +69,10 @@ class View:
 
 @dataclass(frozen=True)
 class Metric:
-    """A named measure: ``of`` maps a `View` to a tensor ``[trials]``; ``needs_z``: only for methods with a z."""
+    """A named measure: ``of`` maps a `View` to a tensor ``[trials]``.
+
+    ``needs_z``: only for methods that declare an averaged gradient.
+    """
 
     name: str
     of: Callable[[View], Tensor]

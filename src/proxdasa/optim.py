@@ -132,11 +132,7 @@ class Decentralised(Optimizer, ABC):
         k = self._neighbourhood.k = self._k
         with torch.no_grad(), flushed_denormals():
             agent = self._agent(_flat(self._gradients()))
-            try:
-                state = self._method.step(agent, k, self._method.State(_flat(self._params), **self._rows))
-            except NonFiniteError as error:
-                error.add_note(f"It was in step {k}; a smaller gamma or alpha may help.")
-                raise
+            state = self._method.step(agent, k, self._method.State(_flat(self._params), **self._rows))
             self._write(state.x)
             for name, rows in self._rows.items():
                 rows.copy_(getattr(state, name))
@@ -271,7 +267,13 @@ class _Agent:
         return self.regularizer.prox(x, gamma)
 
     def mix(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """By messages."""
+        """By messages; what is not finite is not sent, as no neighbour would get rid of it."""
+        # A sum that is finite has finite terms, and is cheaper to look at.
+        if not all(bool(x.sum().isfinite()) or bool(x.isfinite().all()) for x in tensors):
+            agent, k = self.neighbourhood.agents.start, self.neighbourhood.k
+            words = f"agent {agent} met a value that is not finite in step {k}; a smaller gamma or alpha may help"
+            self.neighbourhood.fail(words)
+            raise NonFiniteError(words)
         return self.neighbourhood.mix(tensors)
 
 

@@ -43,6 +43,8 @@ class Result:
     @property
     def x(self) -> Tensor:
         """The last iterates ``[trials, agents, d]``."""
+        if "x" not in self.state:
+            raise ValueError("this run was stopped before its first iteration, so it has no iterates")
         return self.state["x"]
 
     @property

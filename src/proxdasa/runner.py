@@ -158,6 +158,16 @@ class Setup:
     def _check_method(self) -> None:
         """Refuse what the method's theory excludes and the method itself cannot see."""
         method, network = self.algorithm.facts, self.network
+        if method.averaging is None:
+            # The standard measures come as a whole, "what there is"; one that was asked for by name is not left out.
+            standard = {metric.name for metric in measures.STANDARD if metric.needs_z}
+            asked = [metric.name for metric in self.metrics if metric.needs_z]
+            if refused := [name for name in asked if not standard <= set(asked) or name not in standard]:
+                raise ValueError(f"metrics: {refused[0]} needs averaged gradients, and {method.title} declares none")
+        else:
+            names = (*self.algorithm.State._fields, *_parameters(self.algorithm))
+            if missing := [name for name in method.averaging if name not in names]:
+                raise ValueError(f"{method.title} declares that it averages by {missing[0]}, which it does not have")
         if not method.composite and not isinstance(self.regularizer, Zero):
             raise ValueError(
                 f"{method.title} is for Ψ = 0 only, but the regularizer is {type(self.regularizer).__name__}; "
@@ -249,8 +259,8 @@ def run(
         x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
         dtype: floating-point type; the problem's own by default.
         metrics: what to record.
-        random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods without α_k), beside the
-            last iterate.
+        random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods that average no
+            gradients), beside the last iterate.
         compile: translate the steps by torch's compiler first. Pays for long runs of problems whose gradients are
             cheap, and least for methods with restarts; needs a C++ compiler, and agrees with the ordinary steps up
             to rounding.
@@ -321,11 +331,10 @@ def _parameters(algorithm: Algorithm) -> dict[str, Any]:
 def _random_indices(algorithm: Algorithm, setup: Setup) -> dict[int, list[int]]:
     """For each iterate the trials whose R it is, drawn before the run begins.
 
-    P(R = k) ∝ α_k for k = 1..K; uniform for methods whose step size does not vary with k.
+    P(R = k) ∝ α_k for k = 1..K; uniform for methods that average no gradients.
     """
-    iterations, trials = setup.iterations, setup.trials
-    alpha = _parameters(algorithm).get("alpha")
-    α = alpha if callable(alpha) else (lambda _k: 1.0)
+    iterations, trials, averaging = setup.iterations, setup.trials, algorithm.facts.averaging
+    α = averaging.alpha(algorithm) if averaging else (lambda _k: 1.0)
     weights = torch.stack([torch.as_tensor(α(k)).flatten() for k in range(1, iterations + 1)])
     cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
     chosen: dict[int, list[int]] = {}

@@ -30,7 +30,8 @@ class Stationary:
     well below the tolerance (a quarter of it in the tests' quadratics). Agents whose data differ are satisfied with
     Prox-DASA-GT, whose z follow the network's gradient; those of Prox-DASA keep apart.
 
-    Looking begins when z⁰ = 0, which would satisfy everybody, has left z: ∏(1 − α_k) ≤ 0.01. Needs a method with a z.
+    Looking begins when z⁰ = 0, which would satisfy everybody, has left z: ∏(1 − α_k) ≤ 0.01. Needs a
+    method that declares an averaged gradient (`contracts.Averaging`).
     """
 
     tolerance: float
@@ -44,9 +45,9 @@ class Stationary:
 
     def check(self, algorithm: Algorithm) -> None:
         """Refuse methods that average no gradient."""
-        if "z" not in algorithm.State._fields:
+        if algorithm.facts.averaging is None:
             raise ValueError(
-                f"stop: Stationary looks at z, an average of gradients, which {algorithm.facts.title} does not have; "
+                f"stop: Stationary looks at z, an average of gradients, and {algorithm.facts.title} declares none; "
                 "choose Prox-DASA or Prox-DASA-GT, or a number of iterations"
             )
 
@@ -54,8 +55,9 @@ class Stationary:
 class Watch:
     """The rule at work in one run: how often in a row each trial has passed, and since when it is done."""
 
-    def __init__(self, rule: Stationary, algorithm: Any, trials: int) -> None:
-        self.rule, self._algorithm = rule, algorithm
+    def __init__(self, rule: Stationary, algorithm: Algorithm, trials: int) -> None:
+        assert algorithm.facts.averaging is not None, "the rule was not checked"
+        self.rule, self._algorithm, self._averaging = rule, algorithm, algorithm.facts.averaging
         self.streaks = torch.zeros(trials, dtype=torch.int64)
         self.done: dict[int, int] = {}
         self._made, self._start = 0, torch.ones(trials, dtype=torch.float64)
@@ -85,13 +87,14 @@ class Watch:
     def _passed(self, engine: Engine, state: Any) -> Tensor:
         """Whether all agents of each trial are satisfied."""
         γ = self._algorithm.mapping_gamma
-        mapping = (state.x - engine.prox(state.x - γ * state.z, γ)) / γ
+        mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ
         content = mapping.square().sum(-1, keepdim=True) <= self.rule.tolerance
         return engine.mean(content.to(torch.float64)).flatten() == 1.0
 
     def _weight_of_start(self, k: int) -> Tensor:
         """∏_{j<k} (1 − α_j) for each trial."""
+        α = self._averaging.alpha(self._algorithm)
         for j in range(self._made, k):
-            self._start = self._start * (1 - torch.as_tensor(self._algorithm.alpha(j), dtype=torch.float64).flatten())
+            self._start = self._start * (1 - torch.as_tensor(α(j), dtype=torch.float64).flatten())
         self._made = max(self._made, k)
         return self._start

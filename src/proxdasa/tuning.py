@@ -149,14 +149,15 @@ class Search:
 
     def check(self, measure: str, largest: bool | None = None) -> bool:
         """Refuse what cannot be measured or does not fit into memory; whether more of the measure is better."""
-        setup, state = self.base, self.base.algorithm.State._fields
-        recorded = [metric.name for metric in setup.metrics if "z" in state or not metric.needs_z]
+        setup, method = self.base, self.base.algorithm
+        recorded = [metric.name for metric in setup.metrics if method.facts.averaging or not metric.needs_z]
         recorded += setup.problem.scores(setup.start().mean(dim=1)[:1])
         if measure not in recorded:
             raise ValueError(
                 f"measure: the run records no {measure!r}; accepted: {', '.join(recorded)}, and what metrics names"
             )
-        needed = self.trials * setup.network.n * setup.problem.dim * setup.problem.dtype.itemsize * (len(state) + 3)
+        variables = len(method.State._fields) + 3
+        needed = self.trials * setup.network.n * setup.problem.dim * setup.problem.dtype.itemsize * variables
         if needed > (there := _memory()):
             raise ValueError(
                 f"{self.size} need {needed / 1e9:.3g} GB of memory, and there are {there / 1e9:.3g}; "

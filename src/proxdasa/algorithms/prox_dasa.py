@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms.rows import descend
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Averaging, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
 
@@ -24,7 +24,7 @@ class ProxDASA:
     z averages the stochastic gradients over time and neighbours, so it becomes ∇F(x̄) without large batches.
     """
 
-    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1)
+    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"))
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms.rows import descend
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Averaging, Facts
 from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
 
 
@@ -26,7 +26,7 @@ class ProxDASAGT:
     the agents' data may differ without bound.
     """
 
-    facts: ClassVar[Facts] = Facts("Prox-DASA-GT", vectors=3, gradients=1)
+    facts: ClassVar[Facts] = Facts("Prox-DASA-GT", vectors=3, gradients=1, averaging=Averaging("z", "alpha"))
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -57,6 +57,7 @@ class Local(ABC):
             for some, part, draw in zip(each, parts, self._samples, strict=True)
         ]
         self._last_named: dict[int, int] = {}
+        self._before: tuple[int, dict[str, int], dict[int, int]] | None = None
         self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
         self._prepare()
 
@@ -131,6 +132,16 @@ class Local(ABC):
     def epoch(self) -> float:
         """Samples in one pass over the data of an agent here."""
         return self._problem.epoch
+
+    def proceed(self, k: int) -> bool:
+        """Always; what was spent before iteration k is noted, in case that one is interrupted."""
+        self._before = (k, dict(self._counts), dict(self._last_named))
+        return True
+
+    def rewind(self, k: int) -> None:
+        """Forget what iteration k has cost so far."""
+        if self._before is not None and self._before[0] == k:
+            _, self._counts, self._last_named = self._before
 
     def counts(self) -> dict[str, float]:
         """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""

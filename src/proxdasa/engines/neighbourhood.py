@@ -11,16 +11,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Mixing, Network, NonFiniteError, PeerError
+from proxdasa.contracts import Mixing, Network, PeerError
 from proxdasa.engines.halo import Halo, blocks
 from proxdasa.engines.products import ExactProduct, adjacency, product
 from proxdasa.engines.transports import LostError, Transport
 
 TURNS = 2**16
 """Rounds are numbered modulo this in messages, which every floating-point type can hold."""
-
-NON_FINITE = "not finite"
-"""How the reason for stopping begins if that is it; trial, agent and iteration follow."""
 
 
 @final
@@ -38,10 +35,9 @@ class Neighbourhood:
         mixing: Mixing,
         transport: Transport,
         dtype: torch.dtype,
-        trials: int = 1,
         exact: bool = False,
     ) -> None:
-        self._network, self._mixing, self._transport, self._trials = network, mixing, transport, trials
+        self._network, self._mixing, self._transport = network, mixing, transport
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self._halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
@@ -80,6 +76,10 @@ class Neighbourhood:
         if self._asked and self._stop is None:
             self._stop = k + self._transport.size
         return self._stop is None or k < self._stop
+
+    def fail(self, reason: str) -> None:
+        """Tell the others why the agents here stop."""
+        self._transport.fail(reason)
 
     def agree(self, what: Mapping[str, str]) -> None:
         """Compare with the others the network and what else all must have alike.
@@ -129,8 +129,6 @@ class Neighbourhood:
         for peer, message in out.items():
             torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
             message.header[0], message.header[1] = self._turn, left
-            if not bool(message.buffer.sum().isfinite()):
-                self._check_finite(x)
             self.spent["bytes"] += message.buffer.nbytes
         waiting = self.exchange(
             {peer: message.buffer for peer, message in out.items()},
@@ -154,14 +152,6 @@ class Neighbourhood:
         if left:
             self._stop = min(self.k + int(left), self._stop or self.k + int(left))
 
-    def _check_finite(self, x: Tensor) -> None:
-        """Stop here, before a neighbour has it."""
-        broken = (~x.isfinite().all(dim=-1)).nonzero()
-        if len(broken):
-            row, agent = broken[0].tolist()
-            words = f"{NON_FINITE} {row % self._trials} {self.agents[agent]} {self.k}"
-            raise _non_finite(self._transport.fail(words))
-
     @contextmanager
     def _losses(self) -> Iterator[None]:
         try:
@@ -169,7 +159,7 @@ class Neighbourhood:
         except LostError as error:
             raise self._lost(error) from error
 
-    def _lost(self, error: LostError) -> Exception:
+    def _lost(self, error: LostError) -> PeerError:
         """Which agent misses which, or whatever was noticed first anywhere."""
         here, there = self.agents.start, self.parts[error.peer].start
         if error.peer in self._halo.receives:
@@ -178,15 +168,11 @@ class Neighbourhood:
         missed = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
         words = f"agent {here} has no message of {missed} in iteration {self.k}: {error.why}"
         reason = self._transport.fail(words)
-        return _non_finite(reason) if reason.startswith(NON_FINITE) else PeerError(reason, reason == words)
+        return PeerError(reason, reason == words)
 
     def _named(self, peer: int) -> str:
         part = self.parts[peer]
         return f"agents {part.start} to {part.stop - 1}" if len(part) > 1 else f"agent {part.start}"
-
-
-def _non_finite(reason: str) -> NonFiniteError:
-    return NonFiniteError(*map(int, reason.removeprefix(NON_FINITE).split()))
 
 
 def _digest(text: str) -> Tensor:

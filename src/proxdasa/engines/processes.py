@@ -40,7 +40,7 @@ class Processes(Local):
                 "that is for models on GPUs, in proxdasa.optim"
             )
         self._transport, self._exact = transport, exact
-        self._neighbourhood = Neighbourhood(network, mixing, transport, problem.dtype, trials, exact)
+        self._neighbourhood = Neighbourhood(network, mixing, transport, problem.dtype, exact)
         here = self._neighbourhood.agents
         super().__init__(problem, network, regularizer, mixing, trials, seed, here, exact)
 
@@ -90,7 +90,7 @@ class Processes(Local):
 
     def proceed(self, k: int) -> bool:
         """Whether iteration k is to be made: false from the iteration on that the processes have agreed to stop at."""
-        return self._neighbourhood.proceed(k)
+        return super().proceed(k) and self._neighbourhood.proceed(k)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:

@@ -65,10 +65,6 @@ class Simulator(Local):
         """An interruption is an exception here."""
         return nullcontext()
 
-    def proceed(self, k: int) -> bool:  # noqa: ARG002
-        """Always."""
-        return True
-
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Steps on small tensors take one thread: handing them to several costs more than it saves.

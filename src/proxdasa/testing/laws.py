@@ -519,6 +519,24 @@ def streams(case: Case) -> None:
         raise Seen("init took the stream, and a later step refused it") from error
 
 
+@law(usually="facts.averaging names another variable or step size, or z averages something else than gradients")
+def averaging(case: Case) -> None:
+    """With gradients that never change, z̄ leaves its start behind as declared: z̄ − ḡ shrinks by 1 − α_k in step k."""
+    declared = case.algorithm.facts.averaging
+    if declared is None:
+        raise LeftOut("facts.averaging declares no variable that averages gradients")
+    setup, g = case.setup(quadratic(), case.star, regularizer=case.regularizer), rows(seed=3)
+    algorithm, engine = setup.bound(), setup.engine()
+    agents, α, left = Verbs(engine, lambda _: g), declared.alpha(algorithm), 1.0
+    state = algorithm.init(agents, rows())
+    target, start = g.mean(1), declared.z(state).mean(1)
+    for k in range(STEPS):
+        state = algorithm.step(agents, k, state)
+        left *= 1 - float(α(k))
+        if not torch.allclose(declared.z(state).mean(1), target + left * (start - target), rtol=1e-9, atol=1e-9):
+            raise Seen(f"after step {k} the mean of {declared.variable} was not what averaging by α gives")
+
+
 @law(
     usually="nan_to_num, or a test that skips a broken step: the run would go on with wrong numbers instead of "
     "stopping with the agent and iteration named"
@@ -541,6 +559,6 @@ def divergence(case: Case) -> None:
 FOUNDATIONS = (contract, shapes, stable, verbs, inputs, replay)
 """Those without which the others have nothing to be checked on: the first that is broken ends the check."""
 LAWS = (
-    alone, alive, heard, costs, samples, tracking, relabelling, consensus, single, trials,
+    alone, alive, heard, costs, samples, tracking, averaging, relabelling, consensus, single, trials,
     solution, sparsity, together, processes, resuming, precision, streams, divergence,
 )  # fmt: skip

@@ -1,0 +1,105 @@
+"""A diverging trial stops with agent and iteration named while the others go on, wherever the agents live."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, problems, schedules
+from proxdasa.loop import Saving
+from proxdasa.runner import Setup
+from tests.setups import digest, in_threads
+
+pytestmark = pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+
+GAMMAS = [1e-5, 1.0, 0.1]
+SPENT = {"bytes", "computation", "communication", "waiting", "seconds"}
+
+
+def setup(gammas=GAMMAS, **changes) -> Setup:
+    """Six agents: 4 and 5 overflow first, in the same iteration; trial 0 stays finite, and trial 2 breaks after 1."""
+    A = torch.eye(3).expand(6, 3, 3).clone()
+    A[4:] *= 1e4
+    settings = {"trials": len(gammas), "iterations": 60, "observe_every": 10, "exact": True}
+    method = proxdasa.ProxDASA(proxdasa.per_trial(gammas), schedules.constant(0.5))
+    problem = problems.Quadratic(A, torch.ones(6, 3))
+    return Setup(method, problem, networks.ring(6), **settings | changes)
+
+
+def in_processes(size, **changes):
+    """The results of all processes; the first has the records."""
+    return in_threads(size, lambda transport: setup(**changes).run(processes=transport))
+
+
+def same_rows(mine, theirs):
+    """The same trials and iterations, and of the trial that goes on the same measures up to the order of sums."""
+    assert [(row["trial"], row["k"]) for row in mine] == [(row["trial"], row["k"]) for row in theirs]
+    for row, other in zip(mine, theirs, strict=True):
+        if row["trial"] == 0:
+            assert all(row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-9) for name in row.keys() - SPENT)
+
+
+@pytest.mark.parametrize("mixing", [proxdasa.Gossip(), proxdasa.Chebyshev(3)])
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+def test_a_diverging_trial_stops_while_the_others_go_on(size, mixing):
+    one = setup(mixing=mixing).run()
+    assert set(one.diverged) == {1, 2}
+    assert one.diverged[1].agent == one.diverged[2].agent == 4, "the first of those that broke together"
+    assert one.diverged[1].iteration < one.diverged[2].iteration
+    results = in_processes(size, mixing=mixing)
+    for several in results:
+        assert (several.stopped, several.iterations, several.diverged) == (None, 60, one.diverged)
+    assert digest(results[0].x[0]) == digest(one.x[0])
+    assert results[0].mean.shape == (3, 3)
+    same_rows(one.records, results[0].records)
+
+
+def test_stacked_agents_and_agents_one_by_one_break_in_the_same_place():
+    assert setup(exact=False).run().diverged == setup().run().diverged
+
+
+@pytest.mark.parametrize("method", [proxdasa.ProxDASAGT, proxdasa.DPSGD, proxdasa.SPPDM])
+def test_other_methods_break_in_the_same_place_too(method):
+    """SPPDM sends to its neighbours without mixing, and breaks by a small proximal step."""
+    small = {"gamma": 1e-6, "c": 1e-6, "kappa": 1e-6, "beta": 0.9, "alpha": 0.01}
+    given = small if method is proxdasa.SPPDM else {"gamma": 1.0}
+    algorithm = method(**given)
+    one = dataclasses.replace(setup(trials=1, gammas=[1.0]), algorithm=algorithm)
+    alone, results = one.run(), in_threads(3, lambda transport: one.run(processes=transport))
+    assert alone.diverged.keys() == {0}
+    assert [result.diverged for result in results] == [alone.diverged] * 3
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_run_ends_when_every_trial_has_diverged(size):
+    one = setup(gammas=[1.0, 2.0], iterations=1_000).run()
+    assert (one.stopped, one.iterations < 100) == ("diverged", True)
+    for several in in_processes(size, gammas=[1.0, 2.0], iterations=1_000):
+        assert (several.stopped, several.iterations, several.diverged) == ("diverged", one.iterations, one.diverged)
+        assert several.x.shape[0] == 2
+
+
+def test_what_replaying_costs_is_not_counted():
+    one, fine = setup().run(), setup(gammas=[1e-5] * 3).run()
+    several = in_processes(2)[0]
+    for name in ("samples", "gradients", "rounds", "vectors"):
+        assert one.records[-1][name] == several.records[-1][name] == fine.records[-1][name]
+    assert several.records[-1]["bytes"] == pytest.approx(in_processes(2, gammas=[1e-5] * 3)[0].records[-1]["bytes"])
+
+
+@pytest.mark.filterwarnings("default::proxdasa.DivergenceWarning")
+def test_one_process_tells_of_it_for_all():
+    with pytest.warns(proxdasa.DivergenceWarning) as told:
+        in_processes(3)
+    assert [str(one.message).split(":")[0] for one in told] == ["trial 1 diverged", "trial 2 diverged"]
+
+
+def test_a_resumed_run_remembers_it_in_every_process(tmp_path):
+    one, saving, loop = setup().run(), Saving(tmp_path, every=10), setup().loop()
+    loop.iterations = 40  # as if it had been stopped there
+    assert loop.run(None, saving).diverged == one.diverged
+    results = in_threads(2, lambda transport: setup().run(None, saving, transport))
+    for several in results:
+        assert (several.stopped, several.iterations, several.diverged) == (None, 60, one.diverged)
+    same_rows(one.records, results[0].records)
