@@ -320,7 +320,7 @@ def alone(params, method="ProxDASA", network=None, processes=None, **settings):
 
 
 def two(a, b):
-    return [nn.Parameter(torch.ones(2, dtype=a), requires_grad=False), nn.Parameter(torch.ones(3, dtype=b), False)]
+    return [nn.Parameter(torch.ones(2, dtype=a)), nn.Parameter(torch.ones(3, dtype=b))]
 
 
 F32, F64 = torch.float32, torch.float64
@@ -342,7 +342,7 @@ REFUSED = {
         {"network": networks.ring(4)},
         r"ring\(4\) has 4 agents, .* is 1; start .* torchrun --standalone --nproc-per-node 4, .* networks.ring\(1\)",
     ),
-    "integers": ({"params": two(torch.int64, F32)}, r"parameter 0, of shape \[2\], is torch.int64; accepted: float32"),
+    "all frozen": ({"params": nn.Linear(2, 2).requires_grad_(False).parameters()}, "no parameters to train: all .* froz"),
     "complex": ({"params": two(F32, torch.complex64)}, r"parameter 1, of shape \[3\], is torch.complex64; accepted"),
     "half": ({"params": two(torch.bfloat16, torch.bfloat16)}, "is torch.bfloat16; accepted: float32 or float64"),
     "mixed": ({"params": two(F32, F64)}, "torch.float64 on cpu, but parameter 0 torch.float32 on cpu; accepted: one"),
@@ -373,6 +373,45 @@ def test_parameters_without_dense_gradient_are_refused():
         optimizer.step()
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match=r"parameter 0, of shape \[5, 2\], has a sparse gradient"):
+        optimizer.step()
+
+
+def first_layer_frozen(model):
+    model[0].requires_grad_(False)
+    return model.parameters()
+
+
+def first_layer_frozen_in_a_group(model):
+    model[0].requires_grad_(False)
+    return [{"params": model[0].parameters(), "regularizer": Zero()}, {"params": model[2].parameters()}]
+
+
+@pytest.mark.parametrize("groups", [first_layer_frozen, first_layer_frozen_in_a_group])
+@pytest.mark.parametrize("method", METHODS)
+def test_frozen_parameters_are_no_part_of_the_row(method, groups, tmp_path):
+    """They stay as they were, and the others become what `run` makes of them; saved and loaded in between."""
+    p = problem()
+    groups(p.model)
+    settings = {name: SETTINGS[name] for name in ("regularizer", "mixing")}
+    x = proxdasa.run(
+        getattr(proxdasa, method)(0.3, schedules.constant(0.4)), p, networks.path(AGENTS),
+        iterations=STEPS, seed=SEED, exact=True, metrics=(), **settings,
+    ).x[0]  # fmt: skip
+    assert x.shape == (AGENTS, 18)
+    made = together(lambda transport: interrupted(method, transport, tmp_path / str(transport.rank), groups=groups))
+    for row, (model, optimizer) in zip(x, made, strict=True):
+        assert torch.equal(flat(model[0].parameters()), flat(net()[0].parameters()))
+        torch.testing.assert_close(flat(model[2].parameters()), row, rtol=0, atol=1e-12)
+        assert {rows.numel() for rows in optimizer._rows.values()} == {18}
+
+
+@pytest.mark.parametrize(("at_first", "word"), [(True, "frozen"), (False, "unfrozen")])
+def test_what_is_frozen_when_the_optimizer_is_made_stays_so(at_first, word):
+    model = net()
+    model[0].weight.requires_grad_(at_first)
+    optimizer = alone(model.parameters())
+    model[0].weight.requires_grad_(not at_first)
+    with pytest.raises(ValueError, match=rf"parameter 0, of shape \[5, 4\], was {word} after the optimizer was made"):
         optimizer.step()
 
 

@@ -14,6 +14,8 @@
 make equally many steps. Nobody's start is sent to the others: for a common one, seed all processes alike before the
 model is made.
 
+Parameters that are frozen (requires_grad is False) when the optimizer is made are left alone and are sent to nobody.
+
 Groups of parameters may have a regularizer of their own: ``{"params": biases, "regularizer": Zero()}``. It belongs to
 the optimizer, not to its state.
 
@@ -26,7 +28,7 @@ must lie in (0, 1]. γ stays as it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast, final, overload
@@ -54,7 +56,8 @@ class Decentralised(Optimizer, ABC):
     """One agent's part of a method, whose steps are those of the method's own file.
 
     Args:
-        params: the model's parameters, or groups of them, as torch takes them; all float32 or all float64.
+        params: the model's parameters, or groups of them, as torch takes them; those that are trained all float32 or
+            all float64.
         network: the graph and its weights W, with one agent for each process.
         gamma: the proximal step γ.
         alpha: α_k for groups whose ``lr`` is 1: a number in (0, 1], or one of `proxdasa.schedules`.
@@ -81,10 +84,12 @@ class Decentralised(Optimizer, ABC):
         self._default, self._regularizers = regularizer, list[Regularizer]()
         super().__init__(params, {"lr": 1.0, "k": 0})
         self._complete = True
-        self._params = [parameter for group in self.param_groups for parameter in group["params"]]
-        _check_alike(self._params)
+        self._trained = {number: each for number, each in enumerate(self._given) if each.requires_grad}
+        self._params = list(self._trained.values())
+        _check_alike(self._trained)
         x = _flat(self._params)
-        self._sizes = [sum(parameter.numel() for parameter in group["params"]) for group in self.param_groups]
+        shapes = [[each.shape for each in group["params"] if each.requires_grad] for group in self.param_groups]
+        self._sizes = [sum(shape.numel() for shape in group) for group in shapes]
         self._regularizer = _side_by_side(self._sizes, self._regularizers)
         self._alpha = _bound(alpha, network, iterations, x.dtype)
         self._alphas(0)
@@ -93,7 +98,7 @@ class Decentralised(Optimizer, ABC):
         self._neighbourhood.agree(
             {
                 "method": self._name,
-                "parameters": str([[list(each.shape) for each in group["params"]] for group in self.param_groups]),
+                "parameters": str([[list(shape) for shape in group] for group in shapes]),
                 "floating-point type": str(x.dtype),
                 "gamma": str(gamma),
                 "alpha": str((describe(alpha), iterations)),
@@ -159,13 +164,18 @@ class Decentralised(Optimizer, ABC):
         """Go on from a state that this agent has saved. All agents must come here together."""
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         saved = [state_dict["state"].get(number, {}) for number in numbers]
-        if [_shapes(entries) for entries in saved] != [_shapes(self.state[parameter]) for parameter in self._params]:
+        if [_shapes(entries) for entries in saved] != [_shapes(self.state.get(each, {})) for each in self._given]:
             raise ValueError(f"the state was not saved by {self._name} with the same parameters")
         super().load_state_dict(state_dict)
         for name, rows in self._rows.items():
             rows.copy_(_flat([self.state[parameter][name] for parameter in self._params]))
         self._show_rows()
         self._neighbourhood.agree({"number of steps behind them": str(self._k)})
+
+    @property
+    def _given(self) -> list[Tensor]:
+        """All parameters, the frozen ones too."""
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     @property
     def _k(self) -> int:
@@ -188,13 +198,20 @@ class Decentralised(Optimizer, ABC):
         return torch.cat(parts, dim=-1)
 
     def _gradients(self) -> list[Tensor]:
-        """What backward() has left, for every parameter."""
+        """What backward() has left, for every parameter that is trained."""
         gradients = []
-        for number, parameter in enumerate(self._params):
+        for number, parameter in enumerate(self._given):
+            if parameter.requires_grad != (number in self._trained):
+                raise ValueError(
+                    f"{_named(number, parameter)} was {'un' * parameter.requires_grad}frozen after the optimizer was "
+                    "made; agents exchange the parameters that they began with; make a new optimizer for others"
+                )
+            if not parameter.requires_grad:
+                continue
             if parameter.grad is None:
                 raise ValueError(
                     f"{_named(number, parameter)} has no gradient in step {self._k}: call backward() before step(), "
-                    "and leave parameters that are not trained out of the optimizer"
+                    "and freeze parameters that are not trained, by requires_grad_(False), before the optimizer is made"
                 )
             if parameter.grad.layout is not torch.strided:
                 raise ValueError(f"{_named(number, parameter)} has a sparse gradient; nn.Embedding has sparse=False")
@@ -295,15 +312,17 @@ def _check_network(network: object) -> None:
         raise TypeError(f"network must be a network, such as networks.ring(8); got {network!r}")
 
 
-def _check_alike(params: Sequence[Tensor]) -> None:
+def _check_alike(params: Mapping[int, Tensor]) -> None:
     """Refuse what does not fit in one row."""
-    for number, parameter in enumerate(params):
-        first = params[0]
+    if not params:
+        raise ValueError("there are no parameters to train: all that are given are frozen, with requires_grad = False")
+    origin, first = next(iter(params.items()))
+    for number, parameter in params.items():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"{_named(number, parameter)} is {parameter.dtype}; accepted: float32 or float64")
         if (parameter.dtype, parameter.device) != (first.dtype, first.device):
             raise TypeError(
-                f"{_named(number, parameter)} is {parameter.dtype} on {parameter.device}, but parameter 0 "
+                f"{_named(number, parameter)} is {parameter.dtype} on {parameter.device}, but parameter {origin} "
                 f"{first.dtype} on {first.device}; accepted: one type and device for all"
             )
 

@@ -4,10 +4,11 @@ A problem is a value: it holds its data, draws nothing and keeps no state betwee
 """
 
 from proxdasa.problems import models
+from proxdasa.problems.losses import LOSSES, Loss, cross_entropy, squared_error
 from proxdasa.problems.quadratic import Quadratic
 from proxdasa.problems.repeated import Repeated
 from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
-from proxdasa.problems.supervised import LOSSES, Loss, Model, Supervised, cross_entropy, squared_error
+from proxdasa.problems.supervised import Model, Supervised
 
 ALL = (PhaseRetrieval, SingleIndex, Quadratic, Supervised, Repeated)
 

@@ -23,12 +23,16 @@ ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 
 
-def stacked(module: nn.Module) -> Forward:
-    """The forward pass of stacked copies of a module, which must be a pure function of parameters and input."""
+def stacked(module: nn.Module, frozen: Parameters | None = None) -> Forward:
+    """The forward pass of stacked copies of a module, which must be a pure function of parameters and input.
+
+    Parameters that are frozen ``[*shape]`` are common to all copies; the forward pass takes the others.
+    """
     check_pure(module)
+    common = dict(frozen or {})
     if type(module) is nn.Sequential and _plain(module):
-        return lambda parameters, x: _run_chain(module, parameters, x)
-    single = vmap(lambda parameters, x: functional_call(module, dict(parameters), (x,)))
+        return lambda parameters, x: _run_chain(module, {**_repeated(common, len(x)), **parameters}, x)
+    single = vmap(lambda parameters, x: functional_call(module, {**common, **parameters}, (x,)))
     return lambda parameters, x: single(dict(parameters), x)
 
 
@@ -44,13 +48,16 @@ def check_pure(module: nn.Module) -> None:
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             raise ValueError(f"{where} draws random numbers in its forward pass; remove it or set p = 0")
     if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(f"{type(module).__name__} has no parameters to train")
+        why = ": all are frozen, with requires_grad = False" if next(module.parameters(), None) is not None else ""
+        raise ValueError(f"{type(module).__name__} has no parameters to train{why}")
 
 
 def _plain(chain: nn.Sequential) -> bool:
-    """Whether a chain does what its layers' types say: each is known, occurs once, and nothing hooks into it."""
+    """Whether a chain does what its layers' types say: each is known, with weights of its own, and has no hooks."""
     hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in chain.modules())
-    return not hooked and len({*map(id, chain)}) == len(chain) and all(map(_known, chain))
+    names = [name for name, _ in chain.named_parameters(remove_duplicate=False)]
+    tied = len(names) > len(list(chain.parameters())) or len({*map(id, chain)}) < len(chain)
+    return not hooked and not tied and all(map(_known, chain))
 
 
 def _known(layer: nn.Module) -> bool:
@@ -60,6 +67,10 @@ def _known(layer: nn.Module) -> bool:
     if type(layer) is nn.Flatten:
         return layer.start_dim == 1 and layer.end_dim == -1
     return type(layer) in (nn.Linear, *POOLS, *ELEMENTWISE)
+
+
+def _repeated(parameters: Parameters, rows: int) -> dict[str, Tensor]:
+    return {name: values.expand(rows, *values.shape) for name, values in parameters.items()}
 
 
 def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tensor:
@@ -92,8 +103,12 @@ class _Affine(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        needs_x, _, needs_bias = ctx.needs_input_grad
-        return torch.bmm(grad, weight) if needs_x else None, torch.bmm(grad.mT, x), grad.sum(1) if needs_bias else None
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if needs_x else None,
+            torch.bmm(grad.mT, x) if needs_weight else None,
+            grad.sum(1) if needs_bias else None,
+        )
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

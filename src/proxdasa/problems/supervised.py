@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +15,14 @@ from torch import Tensor, nn
 from proxdasa import samples
 from proxdasa.contracts import Evaluation
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
+from proxdasa.problems.fitting import try_two
+from proxdasa.problems.losses import Loss, cross_entropy
 from proxdasa.problems.stacked import Forward, stacked
 
 CHUNK = 2**21
 """Numbers that the widest layer of the networks holds at a time: few enough for the cache, enough for fast products."""
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross entropy of each example ``[N]``, for outputs ``[N, classes]`` and class numbers ``[N]``."""
-    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The squared error of each example ``[N]``."""
-    return (outputs - targets.view_as(outputs)).square().flatten(1).sum(-1)
-
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Outputs ``[N, ...]`` and targets ``[N, ...]`` to one loss per example ``[N]``."""
-LOSSES = (cross_entropy, squared_error)
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
 
@@ -43,12 +33,15 @@ class Supervised:
 
         F_i(x) = (1/|D_i|) Σ_{(a, b) ∈ D_i} ℓ(f(a; x), b),     ∇G_i(x, ξ) = the same over a batch ξ ⊂ D_i
 
-    x is the vector of all parameters, in the order of ``model.named_parameters()``. A batch is drawn without
-    replacement at every iteration. ``model`` is a function that makes the network, or a network, whose parameters are
-    then the starting point of all agents. With a function, ``initial`` chooses the start: PyTorch's initialisation once
-    per trial ("shared"), once per trial and agent ("each", as the authors did), or "zeros". ``first`` is the number of
-    the first agent, for a part of a larger network. ``partition`` divides the data, by default as `Shuffled` does; what
-    lies in one file per agent (`data.per_agent`) is divided already, and read when it is needed, or by ``restrict``.
+    x is the vector of the parameters that are trained, in the order of ``model.named_parameters()``. Frozen ones, whose
+    requires_grad is False, are constants: no part of x, and the same for all agents and trials. `module` puts x back
+    into a network. A batch is drawn without replacement at every iteration. ``model`` is a function that makes the
+    network, or a network, whose parameters are then the starting point of all agents. With a function, ``initial``
+    chooses the start: PyTorch's initialisation once per trial ("shared"), once per trial and agent ("each", as the
+    authors did), or "zeros"; what it freezes has the values of the network that it makes after torch.manual_seed(0).
+    ``first`` is the number of the first agent, for a part of a larger network. ``partition`` divides the data, by
+    default as `Shuffled` does; what lies in one file per agent (`data.per_agent`) is divided already, and read when it
+    is needed, or by ``restrict``. Whether network, loss and examples fit together is tried on two of the examples.
     """
 
     model: Model
@@ -66,6 +59,7 @@ class Supervised:
             raise ValueError(f'initial must be "shared", "each" or "zeros"; got {self.initial!r}')
         if self.initial != "shared" and isinstance(self.model, nn.Module):
             raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
+        _ = self._forward  # refuses modules that cannot be stacked
         if self.data.here:
             object.__setattr__(self, "partition", self.partition or Shuffled())
             _ = self.parts  # what is wrong with them is said now
@@ -74,7 +68,7 @@ class Supervised:
 
     @property
     def dim(self) -> int:
-        """The number of parameters."""
+        """The number of parameters that are trained."""
         return sum(shape.numel() for shape in self._shapes.values())
 
     @property
@@ -101,6 +95,30 @@ class Supervised:
         rows, sizes = torch.cat(parts), [len(part) for part in parts]
         own = replace(data, x=data.x[rows], y=data.y[rows])
         return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first)
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments; beside a network, or a function whose networks have frozen parts, the SHA-256 of the values.
+
+        They decide what is computed, so that a run with other values is another run.
+        """
+        plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
+        given = isinstance(self.model, nn.Module)
+        values = dict(self._module.named_parameters()) if given else self._frozen
+        if values:
+            name = repr(self.model) if given else self.model
+            plain["model"] = {"name": name, "parameters" if given else "frozen": _digest(values)}
+        return {"name": type(self).__name__, **plain}
+
+    def module(self, x: Tensor) -> nn.Module:
+        """A network whose trained parameters are x ``[d]``, in the type of x; what is frozen is as it was."""
+        if x.shape != (self.dim,):
+            raise ValueError(f"x must be one vector of shape [{self.dim}]; got shape {list(x.shape)}")
+        module = copy.deepcopy(self._module).to(x.dtype)
+        parameters = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, values in self._parameters(x.unsqueeze(0)).items():
+                parameters[name].copy_(values[0])
+        return module
 
     @property
     def examples(self) -> Dataset:
@@ -156,14 +174,17 @@ class Supervised:
         return Evaluation(torch.stack([loss for loss, _ in each], -1), torch.stack([grad for _, grad in each], -2))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:
-        """Loss on the test examples, if there are any, and for classes the share that is answered rightly."""
+        """Loss on the test examples, if there are any, and for classes the share that is answered rightly.
+
+        The answer is the largest of the outputs; there is none where there are fewer outputs than classes.
+        """
         data = self.examples
         if data.test_x is None or data.test_y is None:
             return {}
         outputs, targets = self.outputs(x, data.test_x), self._cast(data.test_y)
         each = self.loss(outputs.flatten(0, 1), targets.repeat(len(x), *[1] * (targets.ndim - 1)))
         scores = {"test_loss": each.view(len(x), -1).mean(1)}
-        if data.classes is not None:
+        if data.classes is not None and outputs.ndim == 3 and outputs.shape[-1] >= data.classes:
             scores["accuracy"] = (outputs.argmax(-1) == targets).to(x.dtype).mean(1)
         return scores
 
@@ -219,51 +240,44 @@ class Supervised:
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(words[0].abs() << 31 | words[1].abs()))
-            return self._flatten(self.model())
+        return self._flatten(_made(self.model, int(words[0].abs() << 31 | words[1].abs())))
 
     def _flatten(self, module: nn.Module) -> Tensor:
-        return torch.cat([parameter.detach().flatten() for parameter in module.parameters()]).to(self.dtype)
+        values = dict(module.named_parameters())
+        return torch.cat([values[name].detach().flatten() for name in self._shapes]).to(self.dtype)
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     @cached_property
     def _module(self) -> nn.Module:
-        if isinstance(self.model, nn.Module):
-            return self.model
-        with torch.random.fork_rng(devices=[]):
-            return self.model()
+        return self.model if isinstance(self.model, nn.Module) else _made(self.model, 0)
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
-        """Of the parameters."""
-        return {name: parameter.shape for name, parameter in self._module.named_parameters()}
+        """Of the parameters that are trained."""
+        return {name: values.shape for name, values in self._module.named_parameters() if values.requires_grad}
 
     @cached_property
-    def _width(self) -> int:
-        """Numbers that one example is at the widest place of the network."""
-        _ = self._forward  # refuses modules that cannot be stacked
-        few = self._x[:2]  # one alone is too few for some layers
-        sizes = [few.numel()]
-
-        def note(_layer: nn.Module, _inputs: object, output: object) -> None:
-            sizes.append(output.numel() if isinstance(output, Tensor) else 0)
-
-        module = copy.deepcopy(self._module).to(self.dtype)
-        for layer in module.modules():
-            layer.register_forward_hook(note)
-        with torch.no_grad():
-            module(few)
-        return max(sizes) // len(few)
+    def _frozen(self) -> dict[str, Tensor]:
+        """The values of the other parameters."""
+        frozen = {name: values for name, values in self._module.named_parameters() if not values.requires_grad}
+        if frozen and not isinstance(self.model, nn.Module):
+            again = dict(_made(self.model, 0).named_parameters())
+            if other := [name for name, values in frozen.items() if not torch.equal(values, again[name])]:
+                raise ValueError(
+                    f"the function that makes the network gives its frozen parameter {other[0]} other values at every "
+                    "call; give the network itself, or draw them by torch's generator"
+                )
+        return {name: self._cast(values.detach()).clone() for name, values in frozen.items()}
 
     @cached_property
     def _forward(self) -> Forward:
-        return stacked(self._module)
+        return stacked(self._module, self._frozen)
 
     @cached_property
-    def _loaded(self) -> tuple[Dataset, list[Tensor]]:
+    def _loaded(self) -> tuple[Dataset, list[Tensor], int]:
+        """The data, the agents' rows, and numbers that one example is at the widest place of the network."""
         data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
         sizes = [len(part) for part in parts]
         fewest = min(sizes)
@@ -273,7 +287,12 @@ class Supervised:
                 f"batch_size must lie between 1 and {fewest}, the examples of agent {agent}, which has fewest; "
                 f"got {self.batch_size}"
             )
-        return data, parts
+        x, y = _two(data, torch.cat(parts))
+        return data, parts, try_two(self._module, self.loss, self._cast(x), self._cast(y))
+
+    @property
+    def _width(self) -> int:
+        return self._loaded[2]
 
     @cached_property
     def _rows(self) -> Tensor:
@@ -287,3 +306,33 @@ class Supervised:
     @cached_property
     def _y(self) -> Tensor:
         return self._cast(self.examples.y)
+
+
+def _made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The network that a function makes after torch's generator was seeded; then the generator is as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = model()
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"model must be a network or a function that makes one; what it makes is {module!r}")
+    return module
+
+
+def _two(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of the examples, whose targets differ as much as any; the largest label may be that of a test example."""
+    level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
+    pair = rows[[int(level.argmax()), int(level.argmin())]]
+    if pair[0] == pair[1]:
+        pair = rows[[0, -1]]
+    y = data.y[pair]
+    if data.classes is not None and data.test_y is not None:
+        y[0] = torch.maximum(y[0], data.test_y.max())
+    return data.x[pair], y
+
+
+def _digest(parameters: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, values in parameters.items():
+        digest.update(f"{name} {values.dtype} {list(values.shape)}".encode())
+        digest.update(values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+"""Whether a network, a loss and examples fit together, found out on two examples before anything is trained.
+
+What would fail within torch is said in a sentence. So is what would train silently and train something else: a loss
+of [N, 1] outputs and [N] targets that broadcasts compares every output with the targets of all examples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from proxdasa.problems.losses import Loss, cross_entropy
+
+NOISE = 1e-2
+"""Added to the parameters: at zero, say, outputs are alike, and a loss that confuses them would not show it."""
+ROUNDING = 100
+"""Units in the last place by which the loss of an example may depend on how many are computed together."""
+
+
+def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> int:
+    """The most numbers that one example becomes on its way through the network; what does not fit is a ValueError."""
+    module = copy.deepcopy(module).to(inputs.dtype)
+    sizes = [inputs.numel()]
+
+    def note(_layer: nn.Module, _inputs: object, output: object) -> None:
+        sizes.append(output.numel() if isinstance(output, Tensor) else 0)
+
+    for layer in module.modules():
+        layer.register_forward_hook(note)
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter.add_(torch.randn(parameter.shape, generator=random, dtype=parameter.dtype), alpha=NOISE)
+    with torch.enable_grad():
+        outputs = _outputs(module, inputs)
+        losses = _losses(loss, outputs, targets)
+        _check_gradients(loss, losses, trained)
+    with torch.no_grad():
+        _check_one_by_one(loss, losses, outputs.detach(), targets)
+    return max(sizes) // len(inputs)
+
+
+def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
+    """One row for each example, also if there is only one."""
+    name, shape = type(module).__name__, list(inputs.shape)
+    with _saying(f"{name} fails on two examples, inputs of shape {shape}"):
+        outputs: object = module(inputs)
+    if not isinstance(outputs, Tensor):
+        raise ValueError(
+            f"{name} returns a {type(outputs).__name__}; a network must return one tensor, its outputs; "
+            "wrap it in a module that does"
+        )
+    if outputs.shape[:1] != inputs.shape[:1]:
+        raise ValueError(
+            f"{name} returns outputs of shape {list(outputs.shape)} for two examples, inputs of shape {shape}; "
+            "it must return one row for each example, [2, ...]"
+        )
+    try:
+        alone = module(inputs[:1])
+    except (RuntimeError, ValueError):  # normalisation over a batch cannot be computed for one
+        return outputs
+    if alone.shape != (1, *outputs.shape[1:]):
+        raise ValueError(
+            f"{name} returns outputs of shape {list(outputs.shape)} for two examples, but {list(alone.shape)} for "
+            "one; it must return one row for each example, with squeeze(-1), say, in place of squeeze()"
+        )
+    return outputs
+
+
+def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """One number for each example."""
+    if loss is cross_entropy and outputs.ndim == 2 and not targets.is_floating_point():
+        classes, largest = outputs.shape[1], int(targets.max())
+        if largest >= classes:
+            raise ValueError(
+                f"the label {largest} is among the examples, but the number of the network's outputs is {classes}, "
+                f"for labels 0, ..., {classes - 1}; it needs at least {largest + 1}"
+            )
+    given = f"outputs of shape {list(outputs.shape)} and {_told(targets)}"
+    with _saying(f"the loss {_name(loss)} fails for {given}"):
+        losses: object = loss(outputs, targets)
+    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+    if not isinstance(losses, Tensor) or losses.shape[:1] != outputs.shape[:1] or losses.numel() != len(outputs):
+        raise ValueError(
+            f"the loss {_name(loss)} must return one number for each example, [{len(outputs)}] for {given}; got {shape}; "
+            'torch\'s own losses have reduction="none" for that'
+        )
+    return losses.flatten()
+
+
+def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter]) -> None:
+    if not losses.requires_grad:
+        raise ValueError(f"the loss {_name(loss)} has no gradient: what it returns does not depend on the parameters")
+    grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+    if unused := [name for name, grad in zip(trained, grads, strict=True) if grad is None]:
+        raise ValueError(
+            f"the loss does not depend on the network's parameter {unused[0]}; "
+            "use it, or freeze it by requires_grad_(False)"
+        )
+
+
+def _check_one_by_one(loss: Loss, losses: Tensor, outputs: Tensor, targets: Tensor) -> None:
+    single = torch.cat([_losses(loss, outputs[j : j + 1], targets[j : j + 1]) for j in range(len(outputs))])
+    scale = single.abs().max() + outputs.abs().max()
+    if not bool(scale.isfinite()):
+        return  # the run itself says where it is not
+    if bool(((losses - single).abs() > ROUNDING * torch.finfo(losses.dtype).eps * scale).any()):
+        raise ValueError(
+            f"the loss {_name(loss)} of two examples together is {_numbers(losses)}, but {_numbers(single)} one by "
+            f"one; that of an example must depend on no other: outputs of shape {list(outputs.shape)} and targets of "
+            f"shape {list(targets.shape)} may broadcast, which targets.view_as(outputs) avoids"
+        )
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Torch's complaint as the end of a sentence."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        why = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{what}: {why}") from None
+
+
+def _name(loss: Loss) -> str:
+    return str(getattr(loss, "__name__", type(loss).__name__))
+
+
+def _told(targets: Tensor) -> str:
+    kind = str(targets.dtype).removeprefix("torch.")
+    return f"labels {targets.tolist()}" if kind == "int64" else f"targets of shape {list(targets.shape)} in {kind}"
+
+
+def _numbers(losses: Tensor) -> str:
+    return "[" + ", ".join(f"{value:.4g}" for value in losses.tolist()) + "]"
