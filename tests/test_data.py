@@ -65,7 +65,9 @@ def test_whole_numbers_are_labels_and_floats_are_targets():
         ((torch.ones(0, 2), torch.ones(0, dtype=torch.int64)), "at least one"),
         (([[1.0], [float("nan")]], [0, 1]), "not a finite number in row 1"),
         (([[1.0], [2.0]], [0, -1]), r"must lie in 0, ..., 0; row 1 has -1"),
-        (([[1.0]], [float("inf")]), "targets y must be finite"),
+        (([[1.0], [1.0]], [0.5, float("inf")]), "tensors: y has a value that is not a finite number in row 1"),
+        (([[1.0]] * 3, [[0.0, 1.0], [0.0, 1.0], [2.0, float("nan")]]), "y has a value that is not .* in row 2"),
+        (([[1.0]], [0.5], [[1.0]] * 2, [0.5, float("nan")]), "test_y has a value that is not .* in row 1"),
         (([[1.0]], [[1]]), r"labels y must be int64 of shape \[N\]"),
         (([[1.0]], [0], [[1.0]]), "test_x is given and test_y is not"),
         (([[1.0]], [0], None, [1]), "test_y is given and test_x is not"),
@@ -185,7 +187,7 @@ def test_other_libsvm_files_that_are_refused(tmp_path):
         data.libsvm(svm(tmp_path, " \n# nothing\n"))
     with pytest.raises(ValueError, match="line 1: the index of '0:1' must be at least 1"):
         data.libsvm(svm(tmp_path, "1 0:1\n"))
-    with pytest.raises(ValueError, match=r"rows: the label 0\.5 is not a whole number; with regression=True"):
+    with pytest.raises(ValueError, match=r"rows: the label 0\.5 of row 1 is not a whole number; with regression=True"):
         data.libsvm(svm(tmp_path, "1 1:1\n0.5 1:1\n"))
     with pytest.raises(ValueError, match="features must be at least 1"):
         data.libsvm(svm(tmp_path, "1 1:1\n"), features=0)

@@ -342,7 +342,10 @@ REFUSED = {
         {"network": networks.ring(4)},
         r"ring\(4\) has 4 agents, .* is 1; start .* torchrun --standalone --nproc-per-node 4, .* networks.ring\(1\)",
     ),
-    "all frozen": ({"params": nn.Linear(2, 2).requires_grad_(False).parameters()}, "no parameters to train: all .* froz"),
+    "all frozen": (
+        {"params": nn.Linear(2, 2).requires_grad_(False).parameters()},
+        "no parameters to train: all .* froz",
+    ),
     "complex": ({"params": two(F32, torch.complex64)}, r"parameter 1, of shape \[3\], is torch.complex64; accepted"),
     "half": ({"params": two(torch.bfloat16, torch.bfloat16)}, "is torch.bfloat16; accepted: float32 or float64"),
     "mixed": ({"params": two(F32, F64)}, "torch.float64 on cpu, but parameter 0 torch.float32 on cpu; accepted: one"),

@@ -256,7 +256,7 @@ def test_bad_configurations_are_refused_in_one_line(sites, monkeypatch, old, new
     ("name", "text", "message"),
     [
         ("agent-2.svm", "7 1:1\n", "the label 7 does not occur in labels = [-1, 2, 5]"),
-        ("agent-2.svm", "0.5 1:1\n", "the label 0.5 is not a whole number; with regression=True"),
+        ("agent-2.svm", "0.5 1:1\n", "the label 0.5 of row 0 is not a whole number; with regression=True"),
         ("agent-2.svm", "2 7:1\n", "line 1: the index of '7:1' must be in 1, ..., 6"),
         ("agent-2.svm", "# nothing\n", "there is no row in it"),
         ("test.svm", "3 1:1\n", "the label 3 does not occur in labels"),
@@ -321,7 +321,16 @@ def test_targets_and_images(tmp_path):
         ({"x": torch.ones(3), "y": torch.ones(3)}, r"agent-1.safetensors: x must be float32 of shape \[N, ...\]"),
         ({"x": torch.ones(3, 6), "y": torch.ones(2)}, "agent-1.safetensors: x and y need one row per sample"),
         ({"x": torch.ones(3, 6), "y": torch.ones(3, 1)}, r"agent-1.safetensors: labels y must be int64 of shape \[N\]"),
-        ({"x": torch.ones(3, 6), "y": torch.full((3,), torch.nan)}, "the label nan is not a whole number"),
+        ({"x": torch.ones(3, 6), "y": torch.tensor([0, 1, torch.nan])}, "the label nan of row 2 is not a whole number"),
+        ({"x": torch.ones(1, 6), "y": torch.tensor(torch.nan)}, "the label nan of row 0 is not a whole number"),
+        (
+            {"x": torch.ones(3, 6) + 1j, "y": torch.ones(3)},
+            "agent-1.safetensors: x must hold real numbers; got torch.c",
+        ),
+        (
+            {"x": torch.ones(3, 6), "y": torch.ones(3) + 0j},
+            "agent-1.safetensors: y must hold real numbers; got torch.c",
+        ),
         ({"x": torch.full((3, 6), 1e300, dtype=torch.float64), "y": torch.ones(3)}, "not a finite number in row 0"),
         (b"\x80\x04K\x01.", "agent-1.safetensors: not a whole safetensors file"),
     ],
@@ -334,3 +343,12 @@ def test_tensors_that_are_refused(tmp_path, held, message):
     with pytest.raises(ValueError, match=message):
         examples.load(range(2))
     assert len(examples.load(range(1))[0].y) == 3
+
+
+def test_a_target_that_is_not_a_number_is_named_by_file_and_row(tmp_path):
+    good = (torch.ones(3, 6), torch.tensor([0.5, 1.0, 1.0]))
+    examples = data.per_agent(
+        tensors(tmp_path, [good, (good[0], torch.tensor([0.5, torch.nan, 1.0]))]), regression=True
+    )
+    with pytest.raises(ValueError, match=r"agent-1.safetensors: y has a value that is not a finite number in row 1"):
+        examples.load(range(2))

@@ -272,6 +272,12 @@ def twice():
         (hooked, (3,)),
         (twice, (3,)),
         (parametrised, (3,)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()), (1, 4, 4)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.Flatten()), (1, 4, 4)),
+        (lambda: nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Flatten()), (2, 4, 4)),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(1, 2)), (2, 4, 4)),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(2)), (2, 4, 4)),
+        (lambda: nn.Sequential(nn.Linear(4, 3), nn.Flatten(1, -2), nn.Linear(3, 2)), (2, 4, 4)),
     ],
 )
 def test_chains_that_do_more_than_their_layers_say(made, shape):

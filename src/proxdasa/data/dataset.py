@@ -67,13 +67,11 @@ class Dataset:
                 f"{x_name} and {y_name} need one row per sample and at least one; "
                 f"got shapes {list(x.shape)} and {list(y.shape)}"
             )
-        finite = x.isfinite()
-        if not bool(finite.all()):
-            row = int((~finite).flatten(1).any(dim=1).nonzero()[0])
-            raise ValueError(f"{x_name} has a value that is not a finite number in row {row}")
+        _check_finite(x_name, x)
         if self.classes is None:
-            if y.dtype != torch.float32 or not bool(y.isfinite().all()):
-                raise ValueError(f"{self.name}: targets {y_name} must be finite float32 numbers; got {y.dtype}")
+            if y.dtype != torch.float32:
+                raise ValueError(f"{self.name}: targets {y_name} must be float32 numbers; got {y.dtype}")
+            _check_finite(f"{self.name}: {y_name}", y)
         elif y.dtype != torch.int64 or y.ndim != 1:
             raise ValueError(
                 f"{self.name}: labels {y_name} must be int64 of shape [N]; got {y.dtype} of shape {list(y.shape)}"
@@ -101,6 +99,13 @@ class Dataset:
             digest.update(part.detach().cpu().contiguous().numpy().tobytes())
         shapes = [list(part.shape) for part in parts]
         return {"name": self.name, "shapes": shapes, "classes": self.classes, "sha256": digest.hexdigest()}
+
+
+def _check_finite(name: str, values: Tensor) -> None:
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0, 0])
+        raise ValueError(f"{name} has a value that is not a finite number in row {row}")
 
 
 def from_tensors(

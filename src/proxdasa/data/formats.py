@@ -145,4 +145,7 @@ def read_tensors(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
     if not {"x", "y"} <= held.keys():
         raise ValueError(f"{path}: it must have tensors x and y; it has {', '.join(sorted(held)) or 'nothing'}")
+    for name in ("x", "y"):
+        if held[name].is_complex():
+            raise ValueError(f"{path}: {name} must hold real numbers; got {held[name].dtype}")
     return held["y"].to(torch.float64).numpy(), held["x"].to(torch.float32).numpy()

@@ -155,9 +155,11 @@ def targets(file: Path, labels: NDArray[np.float64], known: NDArray[np.float64] 
     """
     if known is None:
         return torch.from_numpy(labels).to(torch.float32)
-    if fractions := labels[labels != np.floor(labels)].tolist():
+    if fractions := np.argwhere(np.atleast_1d(labels != np.floor(labels))).tolist():
+        row = fractions[0][0]
         raise ValueError(
-            f"{file}: the label {fractions[0]:g} is not a whole number; with regression=True labels are targets"
+            f"{file}: the label {np.atleast_1d(labels)[tuple(fractions[0])]:g} of row {row} is not a whole number; "
+            "with regression=True labels are targets"
         )
     if unknown := np.setdiff1d(labels, known).tolist():
         raise ValueError(f"{file}: the label {unknown[0]:g} does not occur in {where}")

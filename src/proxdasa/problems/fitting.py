@@ -18,7 +18,7 @@ from proxdasa.problems.losses import Loss, cross_entropy
 NOISE = 1e-2
 """Added to the parameters: at zero, say, outputs are alike, and a loss that confuses them would not show it."""
 ROUNDING = 100
-"""Units in the last place by which the loss of an example may depend on how many are computed together."""
+"""Units in the last place by which sums may differ if they are computed for one example or for two."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> int:
@@ -87,8 +87,8 @@ def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if not isinstance(losses, Tensor) or losses.shape[:1] != outputs.shape[:1] or losses.numel() != len(outputs):
         raise ValueError(
-            f"the loss {_name(loss)} must return one number for each example, [{len(outputs)}] for {given}; got {shape}; "
-            'torch\'s own losses have reduction="none" for that'
+            f"the loss {_name(loss)} must return one number for each example, [{len(outputs)}] for {given}; "
+            f'got {shape}; torch\'s losses do that with reduction="none"'
         )
     return losses.flatten()
 
@@ -105,14 +105,22 @@ def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter
 
 
 def _check_one_by_one(loss: Loss, losses: Tensor, outputs: Tensor, targets: Tensor) -> None:
-    single = torch.cat([_losses(loss, outputs[j : j + 1], targets[j : j + 1]) for j in range(len(outputs))])
-    scale = single.abs().max() + outputs.abs().max()
-    if not bool(scale.isfinite()):
+    """Refuse a loss of an example that changes with the company in which it is computed."""
+    both = range(len(outputs))
+    alone = torch.cat([_losses(loss, outputs[j : j + 1], targets[j : j + 1]) for j in both])
+    # Beside a copy of itself an example is computed by the same operations as beside the other, so that next to no
+    # rounding hides a small effect of the other's targets.
+    doubled = torch.stack([_losses(loss, outputs[[j, j]], targets[[j, j]])[j] for j in both])
+    scale = alone.abs() + outputs.abs().max()
+    if not bool(scale.isfinite().all()):
         return  # the run itself says where it is not
-    if bool(((losses - single).abs() > ROUNDING * torch.finfo(losses.dtype).eps * scale).any()):
+    eps = torch.finfo(losses.dtype).eps
+    changed = (losses - alone).abs() > ROUNDING * eps * scale
+    changed |= (losses - doubled).abs() > 4 * eps * losses.abs()
+    if bool(changed.any()):
         raise ValueError(
-            f"the loss {_name(loss)} of two examples together is {_numbers(losses)}, but {_numbers(single)} one by "
-            f"one; that of an example must depend on no other: outputs of shape {list(outputs.shape)} and targets of "
+            f"the loss {_name(loss)} of two examples is {_numbers(losses)} together and {_numbers(alone)} one by one; "
+            f"that of an example must depend on no other: outputs of shape {list(outputs.shape)} and targets of "
             f"shape {list(targets.shape)} may broadcast, which targets.view_as(outputs) avoids"
         )
 
@@ -137,4 +145,4 @@ def _told(targets: Tensor) -> str:
 
 
 def _numbers(losses: Tensor) -> str:
-    return "[" + ", ".join(f"{value:.4g}" for value in losses.tolist()) + "]"
+    return "[" + ", ".join(f"{value:.6g}" for value in losses.tolist()) + "]"
