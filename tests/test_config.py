@@ -468,12 +468,24 @@ BAD = {
         "3 trials",
     ),
     "too many step sizes": ({"algorithm__alpha": [0.1, 0.2]}, "algorithm: alpha has 2 per-trial values", "1 trials"),
-    "short start": ({"x0": [1, 2]}, "x0 of shape [2] does not broadcast", "[trials, agents, d] = [1, 4, 10]"),
-    "long start": ({"x0": list(range(5000))}, "x0 of shape [5000] does not broadcast", "[1, 4, 10]"),
+    "short start": ({"x0": [1, 2]}, "x0: x0 of shape [2] does not broadcast", "[trials, agents, d] = [1, 4, 10]"),
+    "long start": ({"x0": list(range(5000))}, "x0: x0 of shape [5000] does not broadcast", "[1, 4, 10]"),
     "start that is no number": ({"x0": [math.nan] * 10}, "x0: the starting point is not finite"),
-    "too few weights": ({"regularizer": {"name": "L1", "weight": [1, 2]}}, "L1 is over 2 coordinates", "x has 10"),
-    "a part beyond x": ({"regularizer": {"name": "Blocks", "parts": [[0, 50, "Zero"]]}}, "part 0:50 is beyond x", "10"),
-    "wrong matrix": ({"regularizer": {"name": "NuclearNorm", "weight": 1, "shape": [3, 3]}}, "3 × 3 matrix", "10"),
+    "too few weights": (
+        {"regularizer": {"name": "L1", "weight": [1, 2]}},
+        "regularizer: L1 is over 2 coordinates",
+        "x has 10",
+    ),
+    "a part beyond x": (
+        {"regularizer": {"name": "Blocks", "parts": [[0, 50, "Zero"]]}},
+        "regularizer: Blocks: the part 0:50 is beyond x",
+        "10",
+    ),
+    "wrong matrix": (
+        {"regularizer": {"name": "NuclearNorm", "weight": 1, "shape": [3, 3]}},
+        "regularizer: NuclearNorm of a 3 × 3 matrix",
+        "10",
+    ),
 }
 
 
@@ -496,8 +508,8 @@ def test_bad_configurations_are_refused_in_one_line(tmp_path, case):
     file = tmp_path / "config.json"
     file.write_text(json.dumps(changed(**changes)))
     line = refusal(file, tmp_path)
-    assert line.startswith(key) or ": " not in key, line
-    assert all(words in line for words in (key, *accepted)), line
+    assert line.startswith(key), line
+    assert all(words in line for words in accepted), line
     assert len(line) < 300
 
 

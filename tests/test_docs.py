@@ -81,10 +81,10 @@ def test_every_block(page, tmp_path, monkeypatch):
         if block.language == "python":
             printed = run_python(block, namespace)
         elif block.language == "sh":
-            printed = "".join(run_command(words, block, page.name in FOLLOWED) for words in commands(block))
+            printed = "".join(run_command(words, block, page.name in FOLLOWED) for words in commands(block)) or None
         elif block.language == "toml":
             build(complete(tomllib.loads(block.text)), try_step=block.title is not None)
-        elif block.language == "text" and printed and not block.title:
+        elif block.language == "text" and printed is not None and not block.title:
             assert_alike(block, printed)
             printed = None
         else:

@@ -14,12 +14,35 @@ from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, mixing
 from proxdasa.data import Dirichlet, digits
 from proxdasa.experiments import read
 from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed
+from proxdasa.experiments.speedup import speedup
 from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology
+from proxdasa.problems.single_index import SQUARE
+from proxdasa.regularizers import L1
 
 
 def mean(result, measure, since=0.0):
     """The mean over trials and over the observations from a share of the iterations on."""
     return np.mean([row[measure] for row in result.records if row["k"] >= since * result.iterations])
+
+
+# Speed-up -----------------------------------------------------------------------------------------------------
+
+
+def test_the_speed_up_has_the_papers_settings():
+    """Section 5.1: d = 100, λ = 0.01, γ = 0.01, α = √(n/K), K = 10,000, weights 1/3, m = ⌈1/(1 − ρ)⌉, batch 1."""
+    setups = speedup()
+    assert list(setups) == [f"{name}-n{n:03d}" for name in ("prox-dasa", "prox-dasa-gt") for n in (5, 10, 20, 40)]
+    for name, setup in setups.items():
+        n, title = int(name[-3:]), "Prox-DASA-GT" if "-gt-" in name else "Prox-DASA"
+        assert (setup.algorithm.facts.title, setup.algorithm.gamma) == (title, 0.01)
+        assert setup.bound().alpha(0) == setup.bound().alpha(9_999) == math.sqrt(n / 10_000)
+        assert (setup.iterations, setup.trials, setup.regularizer) == (10_000, 10, L1(0.01))
+        problem = setup.problem
+        assert (problem.agents, problem.dim, problem.link, problem.evaluation) == (n, 100, SQUARE, 10_000)
+        np.testing.assert_allclose(setup.network.W.data, 1 / 3, rtol=1e-15)
+        assert set(setup.network.degrees) == {2}
+        rho = 1 / 3 + 2 / 3 * math.cos(2 * math.pi / n)
+        assert setup.mixing.rounds_for(setup.network.rho) == math.ceil(1 / (1 - rho))
 
 
 # Heterogeneity ------------------------------------------------------------------------------------------------

@@ -82,7 +82,6 @@ def test_one_row_per_method_one_column_per_measure_one_curve_per_run(tmp_path, d
     assert all([line.get_label() for line in ax.lines] == ["n = 2", "n = 4", "n = 8"] for ax in axes.flat)
     assert axes[0, 1].lines[2].get_ydata().tolist() == [9, 1 / 8]
     assert len({line.get_color()[:3].tobytes() for line in axes[0, 0].lines}) == 3
-    assert all(a.get_color() is not None for a in axes[0, 0].lines)
     for a, b in zip(axes[0, 0].lines, axes[1, 0].lines, strict=True):
         assert np.array_equal(a.get_color(), b.get_color()), "the same size, the same colour"
     assert {ax.get_yscale() for ax in axes.flat} == {"log"}

@@ -125,7 +125,24 @@ def test_gamma_per_trial(scene):
     for trial, gamma in enumerate([0.1, 0.2, 0.4]):
         mean = x[trial].mean(0)
         assert float(got[trial]) == pytest.approx(sq(G(mean, dF(A, b, mean), gamma)), rel=1e-10)
-    assert metrics.merit(3.0).of(view).shape == (TRIALS,)
+
+
+def test_merit_takes_each_trials_own_gamma(scene):
+    *_, view = scene
+    gammas, merit, expected = [0.1, 0.2, 0.4], metrics.merit(3.0, optimum=0.5), []
+    for trial, view.gamma in enumerate(gammas):
+        expected.append(float(merit.of(view)[trial]))
+    view.gamma = proxdasa.per_trial(gammas)
+    got = merit.of(view)
+    assert got.shape == (TRIALS,)
+    assert got.tolist() == pytest.approx(expected, rel=1e-10)
+
+
+def test_density_counts_what_is_above_a_millionth():
+    x = torch.tensor([1.0, 2e-6, -2e-6, 0.5e-6, -0.5e-6, 1e-9, 0.0, 0.0]).double().expand(1, 3, 8)
+    problem = Quadratic(torch.eye(8).double().expand(3, 8, 8), torch.zeros(3, 8).double())
+    engine = Simulator(problem, networks.ring(3), Zero(), proxdasa.Gossip(), trials=1, seed=0)
+    assert metrics.density.of(metrics.View(engine, 1.0, WithZ(x, x))).tolist() == [3 / 8]
 
 
 def test_looking_costs_nothing(scene):
@@ -155,6 +172,13 @@ def test_sppdms_consensus_measure_against_ours(n):
     g, f = consensus_measures(networks.path(n), ranks)
     assert g == pytest.approx(n - 1)
     assert f == pytest.approx((n**2 - 1) / 12)
+
+
+def test_edge_consensus_is_not_lost_where_agents_nearly_agree():
+    """Rows that differ by 1e-3 around 1e4: sums of squares of the rows themselves would have no digit left."""
+    x = 1e4 + 1e-3 * np.random.default_rng(0).normal(size=(6, 3))
+    expected = sum(sq(x[i] - x[(i + 1) % 6]) for i in range(6))
+    assert consensus_measures(networks.ring(6), torch.tensor(x))[0] == pytest.approx(expected, rel=1e-6)
 
 
 def test_merit_refuses_a_lipschitz_constant_that_is_not_positive():

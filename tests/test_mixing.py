@@ -127,6 +127,15 @@ def test_automatic_rounds_of_known_graphs():
     assert Gossip("auto").rounds_for(0.5) == 2  # not 3: 1/(1 − ρ) is a whole number
 
 
+@pytest.mark.parametrize("rho", [2 / 3, np.nextafter(2 / 3, 1), networks.ring(6).rho, 2 / 3 + 1e-12])
+def test_rounding_in_rho_costs_no_round(rho):
+    """1/(1 − ρ) is 3 on a ring of six, up to what an eigenvalue in double precision is off by."""
+    assert 1 / (1 - np.nextafter(2 / 3, 1)) > 3
+    assert Gossip("auto").rounds_for(rho) == 3
+    assert Chebyshev("auto").rounds_for(1 - (1 - rho) ** 2) == 3
+    assert Gossip("auto").rounds_for(2 / 3 + 1e-6) == 4
+
+
 @pytest.mark.parametrize("rounds", [0, -1, 1.5, True, "all"])
 def test_refuses_bad_rounds(rounds):
     for protocol in (Gossip, Chebyshev):

@@ -9,21 +9,23 @@ from proxdasa import data, samples
 from proxdasa.data import order, partitions
 from proxdasa.records import describe
 
-PARTITIONS = st.one_of(
-    st.just(partitions.Contiguous()),
-    st.builds(partitions.Shuffled, seed=st.integers(0, 2**64 - 1)),
-    st.builds(partitions.Shards, per_agent=st.integers(1, 3), seed=st.integers(0, 9)),
-    st.builds(partitions.Dirichlet, beta=st.floats(1e-4, 1e4), seed=st.integers(0, 2**64 - 1)),
-)
+SEEDS = st.integers(0, 2**64 - 1)
+PARTITIONS = {
+    partitions.Contiguous: st.just(partitions.Contiguous()),
+    partitions.Shuffled: st.builds(partitions.Shuffled, seed=SEEDS),
+    partitions.Shards: st.builds(partitions.Shards, per_agent=st.integers(1, 3), seed=SEEDS),
+    partitions.Dirichlet: st.builds(partitions.Dirichlet, beta=st.sampled_from([1e-4, 0.1, 1.0, 1e4]), seed=SEEDS),
+}
 
 
-@given(partition=PARTITIONS, y=st.lists(st.integers(0, 4), min_size=1, max_size=60), share=st.floats(0, 1))
-def test_partitions_are_disjoint_and_cover(partition, y, share):
+@pytest.mark.parametrize("kind", PARTITIONS, ids=lambda kind: kind.__name__)
+@given(case=st.data())
+def test_partitions_are_disjoint_and_cover(kind, case):
+    partition = case.draw(PARTITIONS[kind])
+    agents = case.draw(st.integers(1, 12))
+    least = agents * getattr(partition, "per_agent", 1)
+    y = case.draw(st.lists(st.integers(0, 4), min_size=least, max_size=least + 20))
     labels = torch.tensor(y)
-    most = len(y) // getattr(partition, "per_agent", 1)
-    agents = max(1, round(share * most))
-    if agents > most:
-        return
     parts = partition(labels, agents)
     sizes = [len(part) for part in parts]
     assert len(parts) == agents
@@ -37,7 +39,16 @@ def test_partitions_are_disjoint_and_cover(partition, y, share):
     assert all(torch.equal(a, b) for a, b in zip(parts, partition(labels, agents), strict=True))
 
 
+@pytest.mark.parametrize("agents", [2, 5, 12])
+def test_dirichlet_moves_a_row_to_an_agent_without_any_and_leaves_no_copy(agents):
+    """A tiny β gives the only class to one agent, who hands a row to each of the others."""
+    parts = data.Dirichlet(1e-4)(torch.zeros(12, dtype=torch.int64), agents)
+    assert sorted(len(part) for part in parts) == [*[1] * (agents - 1), 13 - agents]
+    assert sorted(torch.cat(parts).tolist()) == list(range(12))
+
+
 def test_every_partition_is_listed_and_describes_itself():
+    assert {*PARTITIONS, data.Sizes} == set(partitions.ALL)
     some = (data.Contiguous(), data.Shuffled(), data.Shards(), data.Dirichlet(1.0), data.Sizes([1]))
     assert {type(partition) for partition in some} == set(partitions.ALL)
     assert describe(data.Dirichlet(0.5, seed=3)) == {"name": "Dirichlet", "beta": 0.5, "seed": 3}
@@ -47,6 +58,7 @@ def test_every_partition_is_listed_and_describes_itself():
 def test_given_sizes():
     parts = data.Sizes([2, 3])(torch.zeros(6, dtype=torch.int64), 2)
     assert [part.tolist() for part in parts] == [[0, 1], [2, 3, 4]]
+    assert [len(part) for part in data.Sizes([2, 4])(torch.zeros(6, dtype=torch.int64), 2)] == [2, 4]
     for sizes in ([2], [2, 5], [0, 3]):
         with pytest.raises(ValueError, match=r"sizes must be 2 positive numbers.* at most 6 rows; got"):
             data.Sizes(sizes)(torch.zeros(6, dtype=torch.int64), 2)
@@ -97,6 +109,14 @@ def test_dirichlet_goes_from_even_to_one_agent_per_class():
     # For one coordinate of Dirichlet(β, ..., β) over n agents the variance is (1/n)(1 − 1/n)/(nβ + 1).
     variance = torch.cat([shares(0.5, seed) for seed in range(20)]).var(correction=0)
     assert variance == pytest.approx(1 / 8 * 7 / 8 / (8 * 0.5 + 1), rel=0.1)
+
+
+def test_dirichlet_deals_the_rows_of_a_class_at_random():
+    """With shares that are nearly equal, agents and seeds differ by which rows of the class they get."""
+    y = torch.zeros(1000, dtype=torch.int64)
+    first, other = (set(data.Dirichlet(1e6, seed)(y, 2)[0].tolist()) for seed in (0, 1))
+    assert 200 < sum(row < 500 for row in first) < 300
+    assert 200 < len(first & other) < 300
 
 
 @pytest.mark.parametrize(

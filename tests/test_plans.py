@@ -111,15 +111,58 @@ def meets(method, α, varrho, γ, L):
 
 
 @pytest.mark.parametrize("method", [algorithms.ProxDASA, algorithms.ProxDASAGT])
-@pytest.mark.parametrize(("γ", "L"), [(0.01, 0.5), (2.0, 0.5), (1.0, 0.01), (0.1, 10.0), (30.0, 0.001)])
+@pytest.mark.parametrize(("γ", "L"), [(0.01, 0.5), (2.0, 0.5), (1.0, 0.01), (0.1, 10.0), (30.0, 0.001), (3.0, 0.5)])
 def test_the_largest_alpha_meets_all_conditions_and_a_larger_one_does_not(method, γ, L):
     plan = proxdasa.plan(networks.ring(20), method, gamma=γ, L=L)
-    assert len({row.condition for row in plan.mixings}) >= 1
     for row in plan.mixings:
         assert meets(method, row.alpha_limit * (1 - 1e-9), row.varrho, γ, L)
         assert not meets(method, row.alpha_limit * (1 + 1e-9), row.varrho, γ, L)
         assert min(math.sqrt(20 / row.K_0), 1) <= row.alpha_limit * (1 + 1e-6)
         assert max(row.K_0, 20**3 * row.varrho) == row.K_T
+
+
+@pytest.mark.parametrize(("γ", "L"), [(3.0, 0.5), (0.7, 4.0)])
+def test_conditions_are_those_of_the_lemmas(γ, L):
+    """Each by its own name; Lγ is neither 1 nor small, so that no power of it is like another."""
+    ϱ, C = 5.0, 2 * math.sqrt((1 + 1 / γ) ** 2 + (1 + γ / 2) ** 2)
+    both = {
+        ("α ≤ 1/(8γC_γ)", "Lemma 11"): 1 / (8 * γ * C),
+        ("α ≤ 1/(8γL)", "Lemma 11"): 1 / (8 * γ * L),
+        ("α ≤ 1/(32γC_γL²)", "Lemma 11"): 1 / (32 * γ * C * L * L),
+    }
+    lemma_7 = {
+        ("α ≤ 1", "Lemma 7"): 1,
+        ("ϱ(m) α² ≤ 1/8", "Lemma 7"): math.sqrt(1 / (8 * ϱ)),
+        ("ϱ(m) α² ≤ 1/(24L²γ²)", "Lemma 7"): math.sqrt(1 / (24 * L * L * γ * γ * ϱ)),
+    }
+    lemma_8 = {
+        ("α ≤ 1", "Lemma 8"): 1,
+        ("ϱ(m) α² ≤ 1/8", "Lemma 8"): math.sqrt(1 / (8 * ϱ)),
+        ("ϱ(m) α ≤ 1/(9Lγ)", "Lemma 8"): 1 / (9 * L * γ * ϱ),
+    }
+    for tracking, own in ((False, lemma_7), (True, lemma_8)):
+        found = {(text, place): limit for text, place, limit in theory.conditions(tracking, ϱ, γ, L)}
+        assert found == pytest.approx(own | both)
+
+
+@pytest.mark.parametrize(
+    ("method", "γ", "L", "decisive"),
+    [
+        (algorithms.ProxDASA, 0.01, 0.5, "ϱ(m) α² ≤ 1/8 (Lemma 7)"),
+        (algorithms.ProxDASA, 3.0, 0.5, "ϱ(m) α² ≤ 1/(24L²γ²) (Lemma 7)"),
+        (algorithms.ProxDASA, 30.0, 0.001, "α ≤ 1/(8γC_γ) (Lemma 11)"),
+        (algorithms.ProxDASA, 0.1, 10.0, "α ≤ 1/(32γC_γL²) (Lemma 11)"),
+        (algorithms.ProxDASAGT, 0.001, 0.5, "ϱ(m) α² ≤ 1/8 (Lemma 8)"),
+        (algorithms.ProxDASAGT, 3.0, 0.5, "ϱ(m) α ≤ 1/(9Lγ) (Lemma 8)"),
+    ],
+)
+def test_the_condition_that_decides_is_named(method, γ, L, decisive):
+    assert proxdasa.plan(networks.ring(20), method, gamma=γ, L=L).mixings[0].condition == decisive
+
+
+def test_fewer_iterations_than_agents_have_a_step_of_one():
+    assert proxdasa.plan(networks.ring(8), K=4).alpha == 1.0
+    assert proxdasa.plan(networks.ring(8), K=32).alpha == 0.5
 
 
 def test_without_gamma_and_l():
@@ -225,6 +268,7 @@ def test_runs_that_keep_to_the_conditions_are_silent():
         ({"K": 4_000, "network": networks.ring(20)}, "α_k ≤ 0.0169 here, by ϱ(m) α² ≤ 1/8 of Lemma 7, and α_0 is 0.07"),
         ({"alpha": schedules.diminishing(0.3)}, "and α_0 is 0.6 (and less from k = "),
         ({"alpha": lambda k: 1e-3 * (k + 1)}, "step sizes that do not grow, and these do"),
+        ({"alpha": lambda k: 1e-3 / (k + 1) if k < 500 else 1e-3}, "step sizes that do not grow, and these do"),
         ({"gamma": schedules.per_trial([0.01, 10.0]), "trials": 2, "K": 10_000}, "α_k ≤ 0.00102 here"),
         ({"alpha": schedules.constant(schedules.per_trial([0.01, 0.5])), "trials": 2}, "and α_0 is 0.5"),
     ],

@@ -89,6 +89,19 @@ def test_population_is_the_limit_of_the_evaluation_sample(link):
     torch.testing.assert_close(exact.evaluate(x).grad, slope, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("size", [0.5, 1.0, 3.0])
+def test_population_of_the_square_link_is_that_of_a_gaussian_quadratic_form(size):
+    """E (XᵀMX)² = 2 tr M² + (tr M)² for symmetric M, here θ*θ*ᵀ − θθᵀ, whatever the norm of θ*."""
+    x, truth = points(4, 6).requires_grad_(), size * points(6, seed=1)
+    M = torch.outer(truth, truth) - x.unsqueeze(-1) * x.unsqueeze(-2)
+    trace, of_square = (torch.diagonal(m, dim1=-2, dim2=-1).sum(-1) for m in (M, M @ M))
+    loss = 2 * of_square + trace**2 + 0.3**2
+    (grad,) = torch.autograd.grad(loss.sum(), x)
+    found = SQUARE.population(x.detach(), truth, 0.3)
+    torch.testing.assert_close(found.loss, loss.detach())
+    torch.testing.assert_close(found.grad, grad)
+
+
 def test_truth_is_the_stated_minimiser_and_zero_is_stationary():
     problem = model(evaluation="population", noise=0.1)
     truth = problem.truth

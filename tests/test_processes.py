@@ -146,6 +146,16 @@ def test_bytes_are_those_of_the_messages():
     assert first.records[-1]["rounds"] == 5
 
 
+def test_agents_may_give_themselves_no_weight():
+    """Agent 0 takes nothing of itself, nor of agent 1 beside it: no weight asks for the row that it keeps."""
+    W = [[0, 0, 0.5, 0.5], [0, 0.5, 0.25, 0.25], [0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0.25]]
+    problem = problems.Quadratic(torch.eye(3).expand(4, 3, 3), torch.arange(12.0).view(4, 3))
+    for algorithm in (proxdasa.ProxDASAGT(gamma=0.1), METHODS["sppdm"]):
+        made = proxdasa.runner.Setup(algorithm, problem, networks.from_matrix(W), iterations=8, exact=True)
+        first, _ = in_threads(2, lambda transport, made=made: made.run(processes=transport))
+        assert digest(first.x) == digest(made.run().x)
+
+
 # stopping and failing
 
 
@@ -281,6 +291,32 @@ def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, 
             assert row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6), key
 
 
+def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
+    """Each iteration costs what it costs with the processes of its time."""
+    problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
+    made = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12)
+    whole = {
+        size: in_threads(size, lambda transport: made.run(processes=transport))[0].records[-1]["bytes"]
+        for size in (2, 4)
+    }
+
+    def part(transport):
+        loop = made.loop(transport)
+
+        def progress(k, _iterations, _rows):
+            if k == 3 and transport.rank == 0:
+                loop.engine.ask_to_stop()
+
+        return loop.run(progress, Saving(tmp_path))
+
+    stopped, *_ = in_threads(4, part)
+    assert stopped.stopped == "interrupted"
+    result, _ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
+    k = stopped.iterations
+    assert result.records[-1]["bytes"] == pytest.approx(whole[4] * k / 12 + whole[2] * (12 - k) / 12)
+    assert whole[4] > 2 * whole[2], "two processes send fewer rows, and fewer headers"
+
+
 def test_the_simulator_resumes_too(tmp_path):
     made = setup("prox-dasa-gt", exact=False)
     whole = made.run()
@@ -349,11 +385,16 @@ def test_a_part_of_the_data_is_no_more_than_that():
 
 @given(n=st.integers(2, 12), size=st.integers(1, 12), seed=st.integers(0, 99))
 def test_a_halo_has_what_a_block_needs(n, size, seed):
+    rng = np.random.default_rng(seed)
     graph = nx.gnp_random_graph(n, 0.3, seed=seed)
-    nx.add_path(graph, range(n))
-    network = networks.from_graph(graph)
+    nx.add_path(graph, rng.permutation(n).tolist())  # agents of one process need not be neighbours
+    W = networks.from_graph(graph).W.toarray()
+    kept = W.diagonal().min()
+    if kept < W.diagonal().max():  # the agents that keep least keep nothing
+        W = (W - kept * np.eye(n)) / (1 - kept)
+    network = networks.from_matrix(W)
     parts = blocks(n, min(size, n))
-    x = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, n, 3)))
+    x = torch.from_numpy(rng.normal(size=(2, n, 3)))
     expected = torch.from_numpy(network.W.toarray()) @ x
     halos = [Halo.of(network.W, parts, rank, torch.device("cpu")) for rank in range(len(parts))]
     for rank, (halo, here) in enumerate(zip(halos, parts, strict=True)):

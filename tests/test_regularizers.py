@@ -492,6 +492,16 @@ def test_points_of_a_set_are_not_moved() -> None:
         assert torch.equal(psi.prox(x, 1.0), x)
 
 
+@pytest.mark.parametrize("kind", [L1Ball, L2Ball, Simplex])
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_projections_do_not_depend_on_the_unit(kind: type, size: float) -> None:
+    """The squares of such coordinates have no float32."""
+    x = normal(50, D).float()
+    unit, scaled = kind(1.0).prox(x, 1.0), kind(size).prox(x * size, 1.0) / size
+    assert not torch.equal(unit, x)
+    close(scaled, unit, 1e-5)
+
+
 def test_zero_groups_without_weight_stay_zero() -> None:
     x = torch.zeros(4)
     for groups in (2, [0, 0, 1, 1]):

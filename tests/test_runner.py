@@ -58,6 +58,11 @@ def test_observes_at_the_start_every_so_often_and_at_the_end(iterations, every, 
     assert result.iterations == iterations
 
 
+def test_the_last_records_are_those_of_the_last_observation():
+    result = run(iterations=10, observe_every=5, trials=2)
+    assert [(row["trial"], row["k"]) for row in result.last] == [(0, 10), (1, 10)]
+
+
 def test_observing_does_not_change_the_run():
     often, seldom = run(observe_every=1), run(observe_every=40)
     assert torch.equal(often.x, seldom.x)
@@ -185,6 +190,28 @@ def test_what_is_no_connection_is_refused():
         proxdasa.run(proxdasa.ProxDASA(gamma=1e300), problem, networks.complete(2))
 
 
+def test_trials_that_diverge_between_two_observations_have_iterations_of_their_own():
+    problem, algorithm = poisoned(agent=2, trial_gammas=[1e-2, 1e3, 1e-5])
+    with pytest.warns(proxdasa.DivergenceWarning):
+        result = run(algorithm, problem, trials=3, iterations=300, observe_every=300)
+    expected = {trial: first_broken(algorithm, problem, trial) for trial in (0, 1)}
+    assert {trial: tuple(where) for trial, where in result.diverged.items()} == expected
+    assert expected[1][1] < expected[0][1]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("observe_every", [1, 100])
+def test_of_agents_that_diverge_together_the_first_is_named(exact, observe_every):
+    """Agents 1 and 3 of a ring of four have the same neighbours, data and start, so they overflow together."""
+    A = torch.eye(3).repeat(4, 1, 1)
+    A[1], A[3] = 1e4 * torch.eye(3), 1e4 * torch.eye(3)
+    problem = problems.Quadratic(A, torch.ones(4, 3))
+    method = proxdasa.ProxDASA(gamma=1.0, alpha=schedules.constant(0.5))
+    with pytest.warns(proxdasa.DivergenceWarning, match="trial 0 diverged: agent 1 "):
+        result = run(method, problem, trials=1, iterations=300, observe_every=observe_every, exact=exact)
+    assert result.diverged[0].agent == 1
+
+
 def test_a_run_ends_when_every_trial_has_diverged():
     problem, algorithm = poisoned(agent=0, trial_gammas=[1.0, 2.0])
     with pytest.warns(proxdasa.DivergenceWarning):
@@ -233,6 +260,16 @@ def test_progress_is_told_even_between_observations():
 
 
 # ------------------------------------------------------------------------------------------------ random iterate
+
+
+def test_the_random_iterate_falls_where_all_of_the_step_size_is():
+    """P(R = k) ∝ α_k of each trial, with k counted from 1: where α_7 is all there is, R = 7."""
+
+    def alpha(k):
+        return proxdasa.per_trial([0.5 if k == peak else 1e-12 for peak in (7, 3, 20)])
+
+    setup = Setup(proxdasa.ProxDASA(0.01, alpha), POPULATION, RING, iterations=20, trials=3)
+    assert _random_indices(setup.bound(), setup) == {7: [0], 3: [1], 20: [2]}
 
 
 def test_random_iterate_is_an_iterate_drawn_by_its_step_size():

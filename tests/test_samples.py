@@ -37,7 +37,7 @@ def test_different_names_give_different_samples():
     base = drawn()
     for other in (drawn(seed=8), drawn(k=1), drawn(k=BLOCK), drawn(stream=1)):
         assert not torch.any(other == base)
-    flat = base.flatten(0, 1)
+    flat = drawn(n=5, trials=6).flatten(0, 1)
     assert len({tuple(row.tolist()) for row in flat}) == len(flat), "trials and agents have samples of their own"
 
 

@@ -70,6 +70,12 @@ def test_refuses_what_is_not_a_positive_number(schedule, value):
         schedule(value)
 
 
+@pytest.mark.parametrize("bad", [0.0, -0.1, math.nan, math.inf])
+def test_refuses_one_bad_value_among_those_of_the_trials(bad):
+    with pytest.raises(ValueError, match="must be a positive number"):
+        constant(per_trial([0.1, bad, 0.2]))
+
+
 @pytest.mark.parametrize("values", [[], [[1.0, 2.0]], 3.0])
 def test_per_trial_wants_a_list(values):
     with pytest.raises(ValueError, match="one per trial"):

@@ -47,6 +47,13 @@ def test_the_true_measure_is_within_the_factor_when_agents_stop(method, regulari
         assert true <= FACTOR * tolerance
 
 
+def test_a_trial_is_done_when_it_first_was_however_long_the_others_take():
+    rule = Stationary(0.05, every=20)
+    together, alone = setup(rule, trials=4).run(), setup(rule, trials=1).run()
+    assert together.stationary[0] == alone.stationary[0] == alone.iterations
+    assert together.stationary[0] < together.iterations == max(together.stationary.values())
+
+
 def test_it_does_not_stop_where_agents_cannot_know():
     """The z of Prox-DASA differ by agent as their data do, so no small tolerance is certified."""
     result = setup(Stationary(0.05, every=20), method=proxdasa.ProxDASA, iterations=3_000).run()

@@ -146,7 +146,9 @@ def test_quiet_says_nothing_but_warnings_and_errors(tmp_path):
     wild = write_config(tmp_path / "wild.toml", gamma=1e30)
     diverged = call("run", wild, "-o", tmp_path / "wild", "--quiet")
     assert (diverged.exit_code, diverged.stdout) == (1, "")
-    assert all(line.startswith("warning: trial ") for line in diverged.stderr.splitlines())
+    lines = diverged.stderr.splitlines()
+    assert lines
+    assert all(line.startswith("warning: trial ") for line in lines)
     assert "results: " in call("run", file, "-o", tmp_path / "r2").stdout, "the next command speaks again"
 
 

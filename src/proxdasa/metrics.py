@@ -141,7 +141,7 @@ objective = Metric("objective", _objective)
 stationarity = Metric("stationarity", _stationarity)
 """‖G(x̄, ∇F(x̄), γ)‖²."""
 consensus = Metric("consensus", _consensus)
-"""(1/n) ‖X − X̄‖²."""
+"""(1/n) ‖X − X̄‖²; the consensus error of Definition 1 is L² times this, and a run does not know L = L_∇F."""
 density = Metric("density", _density)
 """The share of coordinates with |x̄_j| > 1e-6."""
 dual_gap = Metric("dual_gap", _dual_gap, needs_z=True)

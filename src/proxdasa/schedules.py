@@ -39,7 +39,7 @@ def per_trial(values: Sequence[float]) -> Tensor:
 def check_positive(value: Number, name: str) -> Number:
     """The value, if it is a positive number or one per trial; otherwise an error that says so."""
     if isinstance(value, Tensor):
-        fine = value.ndim == 3 and bool((value > 0).all())
+        fine = value.ndim == 3 and bool(((value > 0) & value.isfinite()).all())
     else:
         fine = isinstance(value, int | float) and 0 < value < math.inf
     if not fine:
