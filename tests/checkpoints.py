@@ -1,5 +1,7 @@
 """Checkpoints with values that are easily lost, and how to compare and harm them: what their tests share."""
 
+import hashlib
+import json
 import math
 
 import torch
@@ -20,6 +22,14 @@ def checkpoint(k=1000, **changes):
         "notes": {"seconds": 1.5 * k, "diverged": {"0": [1, 6]}, "stopped": None},
     }
     return Checkpoint(k, **settings | changes)
+
+
+GROWING = [{"trial": 0, "k": 1000 * number, "loss": 0.1**number, "samples": number} for number in range(100)]
+
+
+def grown(k):
+    """A checkpoint of a run whose rows become more, one every 1000 iterations."""
+    return checkpoint(k, rows=GROWING[: k // 1000 + 1])
 
 
 def bits(tensor):
@@ -45,6 +55,26 @@ def names(folder):
 
 def harm(path, data=b""):
     path.write_bytes(data)
+
+
+def forge(place, **changes):
+    """Change what is in a checkpoint and make all sums right again: ``state``, ``rows`` as bytes, or the manifest's."""
+    manifest = json.loads((place / "manifest.json").read_bytes())
+    for name, data in (("state.safetensors", changes.pop("state", None)), ("rows.jsonl", changes.pop("rows", None))):
+        if data is not None:
+            (place / name).unlink()  # it may be another's too
+            (place / name).write_bytes(data)
+            manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    seal(place, changes.pop("manifest", {**manifest, **changes}))
+
+
+def seal(place, manifest):
+    """Write a manifest, or any text in place of all but its beginning, with the right sum."""
+    head, entries = '{\n  "sha256": "', manifest
+    if not isinstance(manifest, str):
+        entries = json.dumps({"sha256": ""} | manifest | {"sha256": ""}, indent=2)
+        entries = entries.removeprefix(head)
+    (place / "manifest.json").write_text(head + hashlib.sha256(entries.encode()).hexdigest() + entries)
 
 
 def two(folder):

@@ -10,7 +10,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "proxdasa"
 MAY_IMPORT = {
     "schedules": set(),
     "networks": set(),
-    "records": set(),
+    "disk": set(),
+    "records": {"disk"},
     "contracts": {"schedules"},
     "samples": {"contracts"},
     "data": {"samples"},
@@ -22,14 +23,19 @@ MAY_IMPORT = {
     "metrics": {"contracts", "schedules"},
     "results": {"records"},
     "divergence": {"contracts", "schedules", "results"},
-    "checkpoints": {"records"},
+    "checkpoints": {"disk", "records"},
     "tensorboard": {"records"},
     "stopping": {"contracts", "schedules"},
-    "loop": {"stopping", "contracts", "metrics", "records", "results", "divergence", "checkpoints"},
+    "resumption": {"checkpoints", "records"},
+    "probes": {"contracts", "schedules", "metrics", "networks", "problems", "records"},
+    "loop": {
+        "probes", "stopping", "contracts", "schedules", "metrics", "disk", "records", "results", "divergence",
+        "checkpoints", "resumption",
+    },
     # The runner needs a default regulariser and mixing, and the name of a network's class.
     "runner": {
         "contracts", "schedules", "samples", "engines", "metrics", "records", "results", "checkpoints", "loop",
-        "mixing", "networks", "regularizers", "stopping",
+        "mixing", "networks", "regularizers", "probes", "stopping",
     },
     "optim": {
         "contracts", "schedules", "algorithms", "engines", "loop", "mixing", "networks", "records", "regularizers",
@@ -43,14 +49,14 @@ MAY_IMPORT = {
         "regularizers",
     },
     "experiments": {
-        "tuning", "contracts", "schedules", "metrics", "records", "results", "loop", "runner", "stopping",
+        "tuning", "contracts", "schedules", "metrics", "disk", "records", "results", "loop", "runner", "stopping",
         "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
     "plans": {"contracts", "schedules", "records", "runner", "algorithms", "engines", "mixing", "networks"},
     "reports": {"records"},
     "cli": {
-        "contracts", "data", "engines", "experiments", "networks", "plans", "reports", "records", "results", "loop",
-        "runner", "tuning", "tensorboard",
+        "contracts", "data", "disk", "engines", "experiments", "networks", "plans", "reports", "records", "results",
+        "loop", "runner", "tuning", "tensorboard",
     },
     "__init__": {
         "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "plans", "problems",

@@ -1,10 +1,13 @@
 """Results folders: what is written is read back, any tool can read it, and nothing is lost by a failure."""
 
+import contextlib
 import errno
 import functools
 import json
 import math
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import networkx as nx
@@ -13,11 +16,15 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import networks, problems, records, regularizers, schedules
+from proxdasa import disk, networks, problems, records, regularizers, schedules
 from proxdasa.records import describe
 from proxdasa.results import Divergence, Result
 
 FILES = ["config.json", "final.safetensors", "records.jsonl"]
+
+
+class Killed(BaseException):
+    """Nothing happens after it."""
 
 
 def result(**changes):
@@ -209,19 +216,6 @@ def test_what_cannot_be_written_changes_nothing(folder, changes):
     assert contents(folder) == before
 
 
-def test_a_write_that_fails_half_way_leaves_the_old_file_and_no_rubbish(folder, monkeypatch):
-    before = contents(folder)
-
-    def half(tensors, path):
-        path.write_bytes(b"half")
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(records, "save_file", half)
-    with pytest.raises(OSError, match="the disk is full"):
-        result(records=[]).save(folder, overwrite=True)
-    assert contents(folder) == before
-
-
 def test_who_reads_while_it_is_overwritten_reads_the_old_file_whole(folder):
     whole = (folder / "records.jsonl").read_text()
     with (folder / "records.jsonl").open() as file:
@@ -229,13 +223,35 @@ def test_who_reads_while_it_is_overwritten_reads_the_old_file_whole(folder):
         assert file.read() == whole
 
 
-def test_the_configuration_is_written_last(tmp_path, monkeypatch):
-    """So that a folder that has one is complete, however the writing ended."""
-    replaced, replace = [], records._replace
-    monkeypatch.setattr(records, "_replace", lambda path, write: (replaced.append(path.name), replace(path, write)))
-    result().save(tmp_path)
-    assert replaced[-1] == "config.json"
-    assert sorted(replaced) == FILES
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_folder_that_has_a_configuration_is_complete_however_the_writing_ended(tmp_path, monkeypatch, earlier):
+    """Killed at any step, it leaves the old results, or none that look whole, or the new."""
+    seen = set()
+    for at in range(100):
+        folder, steps = tmp_path / str(at), []
+        if earlier:
+            result(iterations=1).save(folder)
+
+        def killed(original, at=at, steps=steps):
+            def step(*args, **options):
+                steps.append(original)
+                if len(steps) > at:
+                    raise Killed
+                return original(*args, **options)
+
+            return step
+
+        with monkeypatch.context() as patch:
+            for owner, name in ((Path, "replace"), (Path, "unlink"), (os, "fsync"), (os, "write")):
+                patch.setattr(owner, name, killed(getattr(owner, name)))
+            with contextlib.suppress(Killed):
+                result(iterations=2).save(folder, overwrite=True)
+        if (folder / "config.json").exists():
+            seen.add(proxdasa.load(folder).iterations)
+        if len(steps) <= at:
+            break
+    assert seen == ({1, 2} if earlier else {2})
+    assert sorted(path.name for path in folder.iterdir()) == FILES
 
 
 def test_others_may_read_the_files(folder):
@@ -349,6 +365,41 @@ def test_a_claimed_folder_is_refused_until_it_is_free(tmp_path):
             pass
     with records.claimed(folder):
         pass
+
+
+def test_what_a_killed_run_left_unfinished_is_removed_and_nothing_else(folder):
+    ours = [".config.json.a1b2_3cd", ".records.jsonl.zzzzzzzz", ".final.safetensors.00000000"]
+    theirs = [".config.json.backup", ".config.json", "config.json.a1b2_3cd", ".other.json.a1b2_3cd", "notes.txt"]
+    for name in (*ours, *theirs):
+        (folder / name).write_text("half")
+    with records.claimed(folder):
+        assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, *theirs, ".lock"])
+
+
+def test_what_a_run_that_is_going_on_has_unfinished_is_left_to_it(folder):
+    (folder / ".config.json.a1b2_3cd").write_text("half")
+    with records.claimed(tmp := folder / "held"):
+        (tmp / ".config.json.a1b2_3cd").write_text("half")
+        with pytest.raises(BlockingIOError), records.claimed(tmp):
+            pass
+        assert (tmp / ".config.json.a1b2_3cd").exists()
+
+
+def test_names_of_unfinished_files_are_those_that_are_removed(tmp_path, monkeypatch):
+    """What a kill really leaves, at the time when most is there."""
+    left = []
+
+    def look(path, target):
+        left.extend(name for name in os.listdir(path.parent) if name not in left)
+        return os.replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", look)
+    result().save(tmp_path)
+    assert len(left) >= 3
+    for name in left:
+        (tmp_path / name).write_text("half")
+    disk.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == FILES
 
 
 def without_locks(*_):

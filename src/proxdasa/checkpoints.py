@@ -2,7 +2,8 @@
 
 Each is a folder that is named by its iteration, such as ``000001000``. It holds ``state.safetensors``, ``rows.jsonl``
 (the records so far, line by line as in results) and ``manifest.json``, which has the SHA-256 of the other two and of
-itself. Nothing in it can execute code.
+itself. The file of rows is one file under several names, to which each checkpoint of a run appends: how much of it is
+a checkpoint's own is in its manifest, and what follows is of no concern to it. Nothing in it can execute code.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import load, save
 from torch import Tensor
 
+from proxdasa import disk
 from proxdasa.records import Row, format_rows, parse_rows, separate
 
 # Not named as a results folder's records: a checkpoint is not to be found among results.
@@ -64,8 +66,14 @@ class Checkpoints:
     """Where they are, or will be."""
     fingerprint: str
     """The run's settings, as `fingerprint` has it; only checkpoints of the same settings are the run's own."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """What the settings do not tell apart, such as functions, by their names: a digest of what each computes."""
     _good: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
     """The iterations whose checkpoints were seen whole, which need not be read again."""
+    _bad: set[int] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Those that were found damaged, or whole and none of this run's."""
+    _lines: list[_Lines] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The file of rows that the next checkpoint appends to, if there is one."""
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Write a checkpoint and remove those before the last two.
@@ -73,32 +81,38 @@ class Checkpoints:
         If a whole one of the same run and iteration is there already it stays; samples are named, so it has the same
         state. A damaged one in its place is set aside under another name.
         """
-        place = self.folder / f"{checkpoint.k:09d}"
-        contents = self._contents(checkpoint)
+        place, notes = self.folder / f"{checkpoint.k:09d}", checkpoint.notes
+        if json.loads(json.dumps(notes, allow_nan=False)) != notes:
+            raise TypeError(f"notes must be JSON values that are read back as they are; got {notes!r}")
         try:
-            self._put(contents, place)
+            self._put(checkpoint, place)
         except _ForeignError as error:
             raise ValueError(f"{error}; choose another folder") from None
         except OSError as error:
             raise OSError(
-                f"{place} could not be written: {error.strerror or error}; earlier checkpoints are as they were"
+                f"{place} could not be written: {disk.reason(error)}; earlier checkpoints are as they were"
             ) from error
         self._good.add(checkpoint.k)
         self._prune()
         return place
 
-    def latest(self) -> Checkpoint | None:
+    def latest(self, check: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
         """The newest whole checkpoint, None if there are none at all; nothing is changed in the folder.
 
-        A warning tells of each newer one that was passed over and why. If there are checkpoints, but none to go on
-        from, that is an error: a run does not start anew unasked.
+        ``check`` raises a ValueError if a checkpoint, though as it was written, is none of this run. A warning tells
+        of each newer one that was passed over and why. If there are checkpoints, but none to go on from, that is an
+        error: a run does not start anew unasked.
         """
         passed: list[str] = []
         for place in reversed(self._found(_NUMBER)):
             try:
-                checkpoint = self._read(place)
-            except (_DamagedError, _ForeignError) as error:
+                checkpoint = self._read(place, check)
+            except _ForeignError as error:
                 passed.append(str(error))
+                continue
+            except _DamagedError as error:
+                passed.append(str(error))
+                self._bad.add(int(place.name))
                 continue
             for reason in passed:
                 warnings.warn(f"{reason}; the run goes on from {place.name}", CheckpointWarning, stacklevel=2)
@@ -112,17 +126,8 @@ class Checkpoints:
             )
         return None
 
-    def _contents(self, checkpoint: Checkpoint) -> dict[str, bytes]:
-        """What goes into which file."""
-        k, state, rows, notes = checkpoint
-        if json.loads(json.dumps(notes, allow_nan=False)) != notes:
-            raise TypeError(f"notes must be JSON values that are read back as they are; got {notes!r}")
-        contents = {STATE: save(separate(state)), ROWS: format_rows(rows).encode()}
-        files = {name: {"size": len(data), "sha256": _sha256(data)} for name, data in contents.items()}
-        return contents | {MANIFEST: _sealed(_Manifest(k, self.fingerprint, notes, files))}
-
-    def _put(self, contents: Mapping[str, bytes], place: Path) -> None:
-        _make(self.folder)
+    def _put(self, checkpoint: Checkpoint, place: Path) -> None:
+        disk.make(self.folder)
         for stale in self._found(_PARTIAL):
             shutil.rmtree(stale, ignore_errors=True)
         if place.is_dir() and not self._damaged(place):
@@ -130,15 +135,28 @@ class Checkpoints:
         partial = self.folder / f".{place.name}.partial"
         try:
             partial.mkdir()
-            for name, data in contents.items():
-                _write(partial / name, data)
-            _sync(partial)
+            lines = self._put_rows(checkpoint.rows, partial / ROWS)
+            state = save(separate(checkpoint.state))
+            files = {STATE: _entry(len(state), _sha256(state)), ROWS: _entry(lines.size, lines.digest.hexdigest())}
+            manifest = _Manifest(checkpoint.k, self.fingerprint, checkpoint.notes, files, dict(self.contents))
+            disk.append(partial / STATE, state)
+            disk.append(partial / MANIFEST, _sealed(manifest))
+            disk.sync(partial)
             if os.path.lexists(place):
                 _set_aside(place)
             partial.rename(place)
+            self._lines[:] = [lines._replace(file=place / ROWS)]
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        _sync(self.folder)
+        disk.sync(self.folder)
+
+    def _put_rows(self, rows: list[Row], path: Path) -> _Lines:
+        """Append rows to the file that the last checkpoint has, under a second name, or write all into a new one."""
+        known = next((lines for lines in self._lines if lines.goes_on(rows) and _linked(lines, path)), _Lines())
+        data, digest = format_rows(rows[known.rows :]).encode(), known.digest.copy()
+        digest.update(data)
+        disk.append(path, data, after=known.size)
+        return _Lines(path, len(rows), rows[-1] if rows else None, known.size + len(data), digest)
 
     def _prune(self) -> None:
         """Remove what is older than the last two; those of before this run was resumed are verified first."""
@@ -162,23 +180,32 @@ class Checkpoints:
         return sorted((path for path in paths if name.fullmatch(path.name)), key=lambda path: (len(path.name), path))
 
     def _damaged(self, place: Path) -> bool:
+        if (k := int(place.name)) in self._good:
+            return False
         try:
-            if int(place.name) not in self._good:
-                self._verified(place)
+            self._verified(place)
         except _DamagedError:
             return True
-        return False
+        return k in self._bad
 
-    def _read(self, place: Path) -> Checkpoint:
+    def _read(self, place: Path, check: Callable[[Checkpoint], None]) -> Checkpoint:
         manifest, contents = self._verified(place)
-        rows = parse_rows(contents[ROWS].decode(), place / ROWS)
-        return Checkpoint(manifest.k, load(contents[STATE]), rows, manifest.notes)
+        try:
+            with warnings.catch_warnings(action="error"):  # a line cut short is no row
+                rows = parse_rows(contents[ROWS].decode(), place / ROWS)
+            checkpoint = Checkpoint(manifest.k, load(contents[STATE]), rows, manifest.notes)
+            check(checkpoint)
+        except Exception as error:  # bytes with the right sum may be anything, and parsers refuse it in many ways
+            raise _DamagedError(f"{place} holds what this run did not write: {_printable(error)}") from error
+        return checkpoint
 
     def _verified(self, place: Path) -> tuple[_Manifest, dict[str, bytes]]:
         """The manifest and the bytes of the files in it, all known to be as they were written."""
         manifest = _opened(place / MANIFEST)
         if manifest.fingerprint != self.fingerprint:
             raise _ForeignError(f"{place} belongs to a run with other settings")
+        if manifest.contents != self.contents:
+            raise _ForeignError(f"{place} {_difference(manifest.contents, self.contents)}")
         if manifest.k != int(place.name):
             raise _DamagedError(f"{place} is the checkpoint of iteration {manifest.k} under another name")
         return manifest, {name: _checked(place / name, **manifest.files[name]) for name in (STATE, ROWS)}
@@ -207,11 +234,62 @@ class _Manifest(NamedTuple):
     fingerprint: str
     notes: dict[str, Any]
     files: dict[str, dict[str, Any]]
+    contents: dict[str, str]
+
+
+class _Lines(NamedTuple):
+    """A file of rows, as far as a checkpoint knows it."""
+
+    file: Path | None = None
+    rows: int = 0
+    last: Row | None = None
+    """The last of its rows, by which rows are known that begin with the same."""
+    size: int = 0
+    digest: Any = hashlib.sha256()
+
+    def goes_on(self, rows: list[Row]) -> bool:
+        """Whether these are the same rows, and perhaps more."""
+        return 0 < self.rows <= len(rows) and rows[self.rows - 1] is self.last
+
+
+def _linked(lines: _Lines, path: Path) -> bool:
+    """Give a file of rows a second name; whether it could be done, and the file is as long as it was."""
+    assert lines.file is not None
+    try:
+        os.link(lines.file, path)
+    except OSError:  # removed by somebody, or a file system without
+        return False
+    if path.stat().st_size >= lines.size:
+        return True
+    path.unlink()
+    return False
+
+
+def _difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Why a checkpoint of the same settings is another run's."""
+    if unknown := ours.keys() - theirs.keys():
+        return f"does not say what {_listed(unknown)} computed in its run"
+    others = {name for name in theirs if theirs[name] != ours.get(name)}
+    return f"belongs to a run in which {_listed(others)} computed something else"
+
+
+def _listed(names: Collection[str]) -> str:
+    return _printable(" and ".join(sorted(names)))
+
+
+def _printable(words: object) -> str:
+    """Words that may be anybody's, fit for a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(words)[:300])
+
+
+def _entry(size: int, sha256: str) -> dict[str, Any]:
+    return {"size": size, "sha256": sha256}
 
 
 def _sealed(manifest: _Manifest) -> bytes:
     """The manifest as JSON; its first entry is the SHA-256 of every byte after that entry's digits."""
-    text = json.dumps({"sha256": "", **manifest._asdict()}, indent=2, allow_nan=False) + "\n"
+    entries = {name: value for name, value in manifest._asdict().items() if name != "contents" or value}
+    text = json.dumps({"sha256": "", **entries}, indent=2, allow_nan=False) + "\n"
     rest = text.encode().removeprefix(_SEAL)
     return _SEAL + _sha256(rest).encode() + rest
 
@@ -222,18 +300,27 @@ def _opened(path: Path) -> _Manifest:
     rest = data[len(_SEAL) + 64 :]
     if data != _SEAL + _sha256(rest).encode() + rest:
         raise _DamagedError(f"{path} is not as it was written")
-    entries = json.loads(data)
-    del entries["sha256"]
-    return _Manifest(**entries)
+    try:
+        told = {"contents": {}, **json.loads(data)}
+        del told["sha256"]
+        manifest = _Manifest(**told)
+        kinds = tuple(map(type, manifest)) == (int, str, dict, dict, dict)
+        entries = [manifest.files[name] for name in (STATE, ROWS)]
+        sizes = [(type(entry["size"]), type(entry["sha256"])) for entry in entries]
+        if not kinds or sizes != [(int, str)] * 2:
+            raise TypeError("entries of other types")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise _DamagedError(f"{path} is no manifest: {_printable(error)}") from error
+    return manifest
 
 
 def _checked(path: Path, size: int, sha256: str) -> bytes:
     data = _bytes(path)
-    if len(data) != size:
+    if len(data) < size or (len(data) > size and path.name != ROWS):
         raise _DamagedError(f"{path} has {len(data)} bytes where {size} were written")
-    if _sha256(data) != sha256:
+    if _sha256(data[:size]) != sha256:
         raise _DamagedError(f"{path} is not as it was written")
-    return data
+    return data[:size]
 
 
 def _bytes(path: Path) -> bytes:
@@ -242,7 +329,7 @@ def _bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise _DamagedError(f"{path} is missing") from None
     except OSError as error:
-        raise _DamagedError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _DamagedError(f"{path} cannot be read: {disk.reason(error)}") from error
 
 
 def _sha256(data: bytes) -> str:
@@ -251,30 +338,6 @@ def _sha256(data: bytes) -> str:
 
 def _number(text: str) -> int | float:
     return int(value) if (value := float(text)).is_integer() else value
-
-
-def _make(folder: Path) -> None:
-    """Make a folder and those above it, so that none of them is lost if the power is."""
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _set_aside(place: Path) -> None:

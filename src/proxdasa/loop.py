@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +18,14 @@ from torch import Tensor
 
 from proxdasa.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
 from proxdasa.contracts import Algorithm, Engine
+from proxdasa.disk import sweep
 from proxdasa.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.metrics import Metric, View
+from proxdasa.probes import Identity, Numbers, numbers
 from proxdasa.records import Row, write_config
 from proxdasa.results import RANDOM_ITERATE, Divergence, Result
+from proxdasa.resumption import Expected
+from proxdasa.schedules import check_count
 from proxdasa.stopping import Watch
 
 Progress = Callable[[int, int, Sequence[Row]], None]
@@ -36,7 +40,8 @@ CHECKPOINTS = "checkpoints"
 """The folder within a results folder."""
 
 
-class Saving(NamedTuple):
+@dataclass(frozen=True)
+class Saving:
     """Where a run leaves checkpoints, and after how many iterations each; if some are there, it goes on from them.
 
     An interrupted run leaves one in any case.
@@ -45,6 +50,10 @@ class Saving(NamedTuple):
     folder: Path
     every: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.every is not None:
+            check_count(self.every, "checkpoint_every")
+
 
 @dataclass(eq=False)
 class Loop:
@@ -52,6 +61,7 @@ class Loop:
 
     config: Mapping[str, Any]
     fingerprint: str
+    identity: Identity
     algorithm: Algorithm
     engine: Engine
     start: Tensor
@@ -80,7 +90,7 @@ class Loop:
         self._listeners = [progress] if callable(progress) else list(progress or ())
         self._kept = torch.full_like(self.start, torch.nan)
         self._saving = saving
-        self._checkpoints = Checkpoints(saving.folder, self.fingerprint) if saving else None
+        self._checkpoints: Checkpoints | None = None
         with torch.no_grad(), flushed_denormals(), self.engine.interruptible():
             try:
                 self._begin()
@@ -99,7 +109,7 @@ class Loop:
         return self._now[0]
 
     def _begin(self) -> None:
-        earlier = self._restore() if self._checkpoints else False
+        earlier = self._restore() if self._saving else False
         if not earlier:
             with self.engine.stepping():
                 self._now = (0, self._checked(self.algorithm.init(self.engine, self.start), "init"))
@@ -165,9 +175,8 @@ class Loop:
     def _observe(self) -> None:
         k, state = self._now
         self._mark_diverged()
-        averaging = self.algorithm.facts.averaging
-        view = View(self.engine, self.algorithm.mapping_gamma, state, averaging.z(state) if averaging else None)
-        columns = {m.name: m.of(view).tolist() for m in self.metrics if averaging or not m.needs_z}
+        view = self._view(state)
+        columns = {metric.name: metric.of(view).tolist() for metric in self._measures}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
         costs: Row = {**self.engine.counts(), "seconds": self.seconds}
         if math.isfinite(self.epoch):
@@ -182,6 +191,15 @@ class Loop:
         if not latest:
             self.stopped = "diverged"
         self._tell(latest)
+
+    def _view(self, state: Any) -> View:
+        averaging = self.algorithm.facts.averaging
+        return View(self.engine, self.algorithm.mapping_gamma, state, averaging.z(state) if averaging else None)
+
+    @property
+    def _measures(self) -> list[Metric]:
+        """Those for which the method has what they need."""
+        return [metric for metric in self.metrics if self.algorithm.facts.averaging or not metric.needs_z]
 
     def _tell(self, rows: Sequence[Row]) -> None:
         """Report progress. Whoever is told and fails is not told again, and does not cost the run."""
@@ -227,6 +245,7 @@ class Loop:
             diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
             notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
             notes["watch"] = self.watch.numbers() if self.watch else []
+            notes |= {"first": self._first} if self._first else {}
             ending = {"checkpoint_every": self._saving.every}
             try:
                 write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
@@ -236,20 +255,28 @@ class Loop:
 
     def _restore(self) -> bool:
         """Go on from the last checkpoint, if there is one."""
-        assert self._checkpoints is not None
+        assert self._saving is not None
+        self._checkpoints = Checkpoints(self._saving.folder, self.fingerprint, self.identity.digests())
+        self._first = self._try() if self.identity.strangers else {}
         engine, counts, trials = self.engine, self.engine.counts(), len(self.start)
-        found = self._checkpoints.latest() if engine.writes else None
+        if engine.writes:
+            sweep(self._saving.folder)
         looked = self.watch.numbers() if self.watch else []
+        names = [*self.algorithm.State._fields, *([RANDOM_ITERATE] if self.keep else [])]
+        shape = (trials, engine.n, self.start.shape[-1])
+        expected = Expected(names, shape, self.start.dtype, self.iterations, len(looked))
+        found = self._checkpoints.latest(expected.check) if engine.writes else None
         size = 3 + 2 * trials + len(counts) + len(looked)
-        numbers = torch.full((1, engine.n, size), -1.0, dtype=torch.float64)
+        figures = torch.full((1, engine.n, size), -1.0, dtype=torch.float64)
         if found:
+            self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)
             notes = found.notes
             spent = [notes["counts"].get(name, 0) for name in counts]
             lost = [number for trial in range(trials) for number in notes["diverged"].get(str(trial), (-1, -1))]
             known = [found.k, notes["observed"], notes["seconds"], *lost, *spent, *notes["watch"]]
-            numbers[:] = torch.tensor(known, dtype=torch.float64)
-        like = numbers[:, : len(engine.agents)]
-        k, seen, seconds, *rest = engine.distribute(numbers if engine.writes else None, like)[0, 0].tolist()
+            figures[:] = torch.tensor(known, dtype=torch.float64)
+        like = figures[:, : len(engine.agents)]
+        k, seen, seconds, *rest = engine.distribute(figures if engine.writes else None, like)[0, 0].tolist()
         lost, rest = rest[: 2 * trials], rest[2 * trials :]
         if k < 0:
             return False
@@ -267,6 +294,16 @@ class Loop:
         if found:
             self.rows = found.rows
         return True
+
+    def _try(self) -> Numbers:
+        """What is computed first, by which a run is told from others of the same description; it costs nothing."""
+        counts = self.engine.counts()
+        with self.engine.stepping():
+            state = self._checked(self.algorithm.init(self.engine, self.start.clone()), "init")
+            state = self._checked(self.algorithm.step(self.engine, 0, state), "step")
+        seen = numbers(self._view(state), self._measures)
+        self.engine.restore(counts)
+        return seen
 
     def _collected(self) -> dict[str, Tensor]:
         state = self._now[1]._asdict() if self._now[1] else {}  # none if it was interrupted at once

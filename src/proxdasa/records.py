@@ -11,20 +11,20 @@ import functools
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
+
+from proxdasa import disk
 
 try:
     import fcntl
@@ -76,12 +76,14 @@ def claimed(folder: Path) -> Iterator[None]:
     """Keep other runs out of a results folder, which is made if need be.
 
     The lock is the system's and ends with this process, however that ends; where there are none, nobody is kept out.
+    What a killed run has left unfinished in the folder is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("ab") as file:
         try:
             if fcntl:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                disk.sweep(folder)
         except BlockingIOError:
             raise BlockingIOError(
                 f"another run is writing to {folder}; choose another folder, or wait until it has ended"
@@ -92,20 +94,47 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
-    """Write a results folder; each file appears whole or not at all, and none if something cannot be written."""
-    apart, lines = separate(tensors), format_rows(rows)
-    json.dumps(config, allow_nan=False)
+    """Write a results folder; each file appears whole or not at all, and none if the records cannot be written.
+
+    If there is room for all but the final state, which is the largest by far, the others are kept without it.
+    """
+    lines, told, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
+    final, failure = folder / FINAL, None
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / FINAL, lambda path: save_file(apart, path))
-    _replace(folder / RECORDS, lambda path: path.write_text(lines, encoding="utf-8"))
-    write_config(folder, config)  # last, so that a folder with a configuration has everything else too
+    with ExitStack() as unfinished:
+        ready: dict[str, Path] = {}
+        try:
+            for name, data in ((RECORDS, lines), (CONFIG, told)):
+                ready[name] = unfinished.enter_context(disk.beside(folder / name, data))
+        except OSError as error:
+            raise disk.StorageError(
+                f"{folder}: the results could not be written: {disk.reason(error)}; what was there before is as it "
+                "was; they can be saved once that is mended, or into another folder"
+            ) from error
+        try:
+            ready[FINAL] = unfinished.enter_context(disk.beside(final, state))
+        except OSError as error:
+            failure = error
+        # Without a configuration what is left of earlier results never looks whole; the new one comes last.
+        for old in (folder / CONFIG, final):
+            old.unlink(missing_ok=True)
+        for name in (name for name in (RECORDS, FINAL, CONFIG) if name in ready):
+            ready[name].replace(folder / name)
+        disk.sync(folder)
+    if failure:
+        try:
+            disk.replace(final, state)  # in the room that an earlier one took
+        except OSError:
+            raise disk.StorageError(
+                f"{final} could not be written: {disk.reason(failure)}; the records are saved in {folder}, the final "
+                "state is not; it can be saved once that is mended, or into another folder"
+            ) from failure
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Write the configuration alone."""
-    text = json.dumps(config, indent=2, allow_nan=False) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / CONFIG, lambda path: path.write_text(text, encoding="utf-8"))
+    disk.replace(folder / CONFIG, _format_config(config))
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -207,14 +236,5 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the file, then rename, so that a reader never sees half of it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _format_config(config: Mapping[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()

@@ -68,7 +68,10 @@ class Result:
         return self.state[RANDOM_ITERATE]
 
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
-        """Write config.json, records.jsonl and final.safetensors; earlier results are kept unless told otherwise."""
+        """Write config.json, records.jsonl and final.safetensors; earlier results are kept unless told otherwise.
+
+        Where there is no room for the final state the records are kept without it, and an OSError says so.
+        """
         folder = Path(folder)
         if not overwrite and (folder / files.RECORDS).exists():
             raise FileExistsError(f"{folder} holds results already; choose another folder or overwrite=True")

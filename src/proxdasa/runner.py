@@ -22,6 +22,7 @@ from proxdasa.loop import Loop, Progress, Saving
 from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
+from proxdasa.probes import Identity
 from proxdasa.records import describe
 from proxdasa.regularizers import Zero
 from proxdasa.results import Result
@@ -104,14 +105,19 @@ class Setup:
         """The run, about to begin; it holds no more of the problem than the agents of this process need."""
         config, engine, algorithm = self.config(), self.engine(processes), self.bound()
         own = fingerprint(config)
+        settings = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+        identity = Identity.of(settings, algorithm, self.iterations)
         if isinstance(engine, Processes):
             parts = {"dimension": str(self.problem.dim), "floating-point type": str(self.problem.dtype)}
-            engine.agree({**parts, "configuration": own})
+            engine.agree(
+                {**parts, "configuration": own, "values of functions": str(sorted(identity.digests().items()))}
+            )
         assert self.observe_every is not None
         epoch = engine.mean(torch.full((1, len(engine.agents), 1), engine.epoch, dtype=torch.float64))
         return Loop(
             config,
             own,
+            identity,
             algorithm,
             engine,
             self.start(engine.agents),
@@ -268,7 +274,8 @@ def run(
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, such as ``Stationary(tolerance=1e-4)``.
         progress: called from time to time with the iterations made, K, and the latest rows.
-        checkpoints: a folder for checkpoints. If it has some of this run, the run goes on from the last.
+        checkpoints: a folder for checkpoints. If it has some of this run, the run goes on from the last. Schedules of
+            your own are compared by their values, other functions and objects by what the run computes first.
         checkpoint_every: iterations from one to the next; by default only an interruption leaves one.
         processes: the other processes that hold agents of this run (`engines.connect`); all agents here by default.
 
@@ -303,10 +310,8 @@ def run(
 
 def saving(checkpoints: str | Path | None, every: int | None) -> Saving | None:
     """Where checkpoints go and when they are left, if anywhere."""
-    if every is not None:
-        check_count(every, "checkpoint_every")
-        if checkpoints is None:
-            raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
+    if every is not None and checkpoints is None:
+        raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
     return None if checkpoints is None else Saving(Path(checkpoints), every)
 
 

@@ -29,9 +29,11 @@ from proxdasa.cli.display import (
 )
 from proxdasa.cli.watching import ended, note, progress, watched
 from proxdasa.contracts import PeerError
+from proxdasa.disk import StorageError
 from proxdasa.engines.launcher import launch
 from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT, Transport
 from proxdasa.loop import CHECKPOINTS, Progress, Saving
+from proxdasa.results import Result
 from proxdasa.runner import Setup
 from proxdasa.tensorboard import TensorBoard
 
@@ -121,13 +123,22 @@ def resume(
                 f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that leaves "
                 "checkpoints by itself (--checkpoint-every)"
             )
-        every = records.read_config(told.parent)["ending"].get("checkpoint_every")
+        every = _every(told)
     board = _board(folder, tensorboard)
     read = partial(_read, told, False)
     if processes is not None:
         words = ["resume", str(folder), *_again(timeout, interface, tensorboard)]
         _launch(words, folder, read, lambda: None, processes, max_restarts)
     _run(read, folder, every, partial(_connect, interface, timeout, max_restarts), lambda: None, board)
+
+
+def _every(told: Path) -> int | None:
+    """After how many iterations the run that is to go on leaves a checkpoint."""
+    ending = records.read_config(told.parent)["ending"]
+    try:
+        return Saving(told.parent, ending.get("checkpoint_every")).every
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{told}: not the configuration of a run with checkpoints: ending: {error}") from error
 
 
 def _again(timeout: float, interface: str | None, tensorboard: bool) -> list[str]:
@@ -226,7 +237,7 @@ def _run(
                 del setup  # and with it the data of other processes' agents
                 result = loop.run(told, saving)
             if leads:
-                result.save(output, overwrite=True)
+                _save(result, output)
                 ended(title, output, result)
                 show_final(result)
                 say(f"results: {output}   (picture and table: proxdasa report {output})")
@@ -237,6 +248,16 @@ def _run(
         say(f"proxdasa resume {output} goes on", err)
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
+
+
+def _save(result: Result, output: Path) -> None:
+    """Write the results; where they do not fit, it is not the input's fault, and another try may find room."""
+    try:
+        result.save(output, overwrite=True)
+    except StorageError as error:
+        say(f"error: {error}", err)
+        _advise(output)
+        raise typer.Exit(LOST) from None
 
 
 def _claim(output: Path, held: ExitStack, transport: Transport | None) -> None:

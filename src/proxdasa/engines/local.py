@@ -150,6 +150,7 @@ class Local(ABC):
     def restore(self, counts: Mapping[str, float]) -> None:
         """Go on counting from here."""
         self._counts.update({name: int(counts[name]) for name in self._counts})
+        self._last_named.clear()  # what was drawn for looking at a run is drawn again by the run
 
     def _send(self, rounds: int, vectors: int) -> None:
         self._counts["rounds"] += rounds

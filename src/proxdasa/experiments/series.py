@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxdasa import records
+from proxdasa import disk, records
 from proxdasa.loop import CHECKPOINTS, Progress, Saving
 from proxdasa.results import Result, load
 from proxdasa.runner import Setup
@@ -49,6 +49,7 @@ def run_series(
             results[name] = earlier[name]
             ended(name, folder / name, earlier[name])
             continue
+        disk.sweep(folder / name)
         saving = Saving(folder / name / CHECKPOINTS, max(1, setup.iterations // 10))
         results[name] = setup.run(announce(name, setup), saving)
         if results[name].records:  # a report cannot read a folder without any

@@ -71,7 +71,9 @@ def _plain(value: object, W: csr_array) -> object:
     if isinstance(value, str | Path):
         return str(value)
     if callable(value):
-        return getattr(value, "__name__", repr(value))
+        # A function of the user's own has a name that tells little: its weights are the network's own.
+        name, own = getattr(value, "__name__", type(value).__name__), not str(value.__module__).startswith(__package__)
+        return {"name": name, **_fingerprint(checked(W))} if own else name
     return _fingerprint(checked(W))
 
 
@@ -89,7 +91,9 @@ def _label(recipe: Mapping[str, Any], signature: inspect.Signature) -> str:
     shown = []
     for key, parameter in signature.parameters.items():
         value = recipe[key]
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "name" in value:
+            shown.append(f"{key}={value['name']}")
+        elif isinstance(value, dict):
             shown += [counted(value["agents"], "agent"), counted(value["edges"], "edge")]
         elif parameter.default is parameter.empty:
             shown.append(str(value))
