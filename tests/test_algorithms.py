@@ -9,6 +9,7 @@ import torch
 
 import proxdasa
 from proxdasa import algorithms, networks, problems, regularizers, schedules
+from proxdasa.checkpoints import fingerprint
 from proxdasa.contracts import Algorithm
 from proxdasa.engines import Simulator
 from proxdasa.runner import Setup
@@ -354,9 +355,22 @@ def test_refuses_a_bad_count(method, name, value):
 
 
 @pytest.mark.parametrize(("method", "name"), SCHEDULES)
-def test_a_number_is_not_a_schedule(method, name):
-    with pytest.raises(TypeError, match=rf"{name} must be a schedule, such as schedules\.constant\(0\.1\)"):
-        made(method, **{name: 0.1})
+@pytest.mark.parametrize("value", [0.1, 1, proxdasa.per_trial([0.1, 0.2])], ids=["number", "whole", "per trial"])
+def test_a_number_in_place_of_a_schedule_is_a_constant(method, name, value):
+    """The same bits and the same configuration, so that checkpoints of one are the other's."""
+    number, schedule = made(method, **{name: value}), made(method, **{name: schedules.constant(value)})
+    bare, wrapped = (
+        Setup(algorithm, quadratic(5), networks.ring(5), iterations=4, trials=2) for algorithm in (number, schedule)
+    )
+    assert fingerprint(bare.config()) == fingerprint(wrapped.config())
+    assert torch.equal(bare.run().x, wrapped.run().x)
+
+
+@pytest.mark.parametrize(("method", "name"), SCHEDULES)
+@pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf"), True, torch.tensor(0.1), "0.1", [0.1], float])
+def test_refuses_what_is_no_step_size(method, name, value):
+    with pytest.raises((ValueError, TypeError), match=f"^{name} must be a positive number"):
+        made(method, **{name: value})
 
 
 def test_d2_refuses_a_regulariser():

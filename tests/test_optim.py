@@ -114,7 +114,14 @@ def together(act, agents=AGENTS):
 
 
 def agent(folder, by):
-    """What each process of the next test does."""
+    """What each process of the tests with processes does."""
+    if by == "uneven":
+        transport = connect(timeout=3_600)
+        try:
+            uneven(transport)
+        except PeerError as error:
+            (folder / str(transport.rank)).write_text(str(error), encoding="utf-8")
+            raise
     transport = connect(device=f"cuda:{os.environ['RANK']}" if by == "nccl" else "cpu")
     if by == "gloo as if it were nccl":
         transport._posted = transport._posted_together
@@ -326,9 +333,10 @@ def two(a, b):
 F32, F64 = torch.float32, torch.float64
 REFUSED = {
     "alpha above one": ({"alpha": 1.5}, r"lr · alpha\(0\) must lie in \(0, 1\]; for group 0 it is 1 · 1.5 = 1.5"),
-    "alpha zero": ({"alpha": 0.0}, "for group 0 it is 1 · 0 = 0"),
+    "alpha zero": ({"alpha": 0.0}, "alpha must be a positive number"),
     "lr too large": ({"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "lr": 3}]}, "group 1 .* 3 · 0.5"),
-    "alpha a word": ({"alpha": "large"}, "alpha must be a schedule"),
+    "alpha a word": ({"alpha": "large"}, "alpha must be a positive number, .*one of proxdasa.schedules"),
+    "alpha per trial": ({"alpha": proxdasa.per_trial([0.5])}, "alpha has one value per trial, but an optimizer has no"),
     "gamma negative": ({"gamma": -1.0}, "ProxDASA: gamma must be finite and positive; got -1.0"),
     "gamma per trial": ({"gamma": proxdasa.per_trial([1.0])}, "ProxDASA: gamma must be a number"),
     "iterations": ({"alpha": schedules.horizon(), "iterations": 0.5}, "iterations must be a whole number"),
@@ -482,7 +490,69 @@ def test_an_agent_that_ends_early_is_missed():
     first, second, third = together(act)
     assert third is None
     assert {type(first), type(second)} == {PeerError}
-    assert str(second) == "agent 1 has no message of agent 2 in iteration 2: its process has ended"
+    assert str(second) == f"agent 1 has no message of agent 2 in iteration 2: its process has ended; {REMEDY}"
+
+
+REMEDY = optim.REMEDY
+UNEQUAL = f"agent 2 stopped after 2 steps, and agent 1 makes another; all agents must make the same steps; {REMEDY}"
+
+
+def uneven(transport):
+    """Agent 2 has data for two steps, and the others for more; then all want the mean."""
+    model, optimizer = train("ProxDASA", transport, stop=2 if transport.rank == 2 else STEPS)
+    with optimizer.averaged():
+        return flat(model.parameters())
+
+
+def test_unequal_numbers_of_steps_are_told_at_once_to_everybody():
+    """Nobody is silent here, so nobody waits for a timeout; agent 0 is no neighbour of agent 2."""
+    errors = together(uneven)
+    assert {type(error) for error in errors} == {PeerError}
+    assert {str(error) for error in errors} == {UNEQUAL}
+
+
+def test_processes_with_unequal_numbers_of_steps_end_at_once(tmp_path):
+    """They would wait for longer than a test may take."""
+    assert launch([sys.executable, __file__, str(tmp_path), "uneven"], AGENTS) != 0
+    assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {UNEQUAL}
+
+
+def test_agents_find_a_number_of_steps_for_all():
+    def act(transport):
+        _, optimizer = train("ProxDASA", transport, stop=1)
+        return optimizer.common_steps(40 - transport.rank)
+
+    assert together(act) == [38] * AGENTS
+    assert alone(net().parameters()).common_steps(7) == 7
+    with pytest.raises(ValueError, match="the number of steps must be a whole number of at least 1; got 0"):
+        alone(net().parameters()).common_steps(0)
+
+
+def test_a_method_that_mixes_one_vector_gets_a_tensor():
+    class DPSGD(optim.Decentralised):
+        method = staticmethod(lambda gamma, alpha: proxdasa.DPSGD(gamma))
+
+    def act(transport):
+        model = net()
+        optimizer = DPSGD(model.parameters(), NETWORK, gamma=0.1, alpha=1.0, processes=transport)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(X[:4].double()).square().mean().backward()
+            optimizer.step()
+        return flat(model.parameters())
+
+    rows = together(act)
+    assert [row.shape for row in rows] == [rows[0].shape] * AGENTS
+    torch.testing.assert_close(rows[1], rows[0])  # all had the same start and data
+    assert not torch.equal(rows[0], flat(net().parameters()))
+
+
+def test_a_number_and_its_schedule_are_the_same_alpha():
+    def act(transport):
+        alpha = 0.4 if transport.rank else schedules.constant(0.4)
+        return variables(*train("ProxDASA", transport, alpha=alpha))
+
+    assert_equal(together(act), reference("ProxDASA"))
 
 
 if __name__ == "__main__":

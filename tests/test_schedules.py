@@ -64,7 +64,9 @@ def test_one_value_per_trial():
 
 
 @pytest.mark.parametrize("schedule", [s for s in schedules.ALL if s is not schedules.nesterov])
-@pytest.mark.parametrize("value", [0, -0.1, float("nan"), "0.1", torch.ones(3)])
+@pytest.mark.parametrize(
+    "value", [0, -0.1, float("nan"), True, "0.1", torch.ones(3), per_trial([1.0, float("inf")]), torch.tensor(0.1)]
+)
 def test_refuses_what_is_not_a_positive_number(schedule, value):
     with pytest.raises(ValueError, match="must be a positive number"):
         schedule(value)
@@ -82,9 +84,29 @@ def test_per_trial_wants_a_list(values):
         per_trial(values)
 
 
-def test_unbound_schedules_say_so():
-    with pytest.raises(ValueError, match="depends on the run"):
-        horizon()(0)
+NEEDS = {
+    constant(0.3): (), schedules.cube_root(0.6, 7.0): (), schedules.nesterov(): (),
+    horizon(): ("agents", "iterations"), diminishing(0.3): ("agents",), schedules.uncapped(0.3): ("agents",),
+    schedules.cube_root_horizon(3.0): ("iterations",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", NEEDS, ids=lambda schedule: schedule.name)
+def test_only_what_depends_on_the_run_waits_for_it(schedule):
+    """n and K change a schedule exactly if it says that it needs them, and one that needs neither answers at once."""
+    usual = bound(schedule, n=20, K=10_000)(30)
+    assert (bound(schedule, n=21)(30) != usual) == ("agents" in NEEDS[schedule])
+    assert (bound(schedule, K=10_001)(30) != usual) == ("iterations" in NEEDS[schedule])
+    if NEEDS[schedule]:
+        with pytest.raises(ValueError, match=f"depends on the run's {' and '.join(NEEDS[schedule])}: call .bind"):
+            schedule(30)
+    else:
+        assert schedule(30) == usual
+
+
+def test_every_schedule_says_what_it_needs():
+    assert {schedule.name for schedule in NEEDS} == {schedule.__name__ for schedule in schedules.ALL}
+    assert all(schedule.needs == needs for schedule, needs in NEEDS.items())
 
 
 def test_descriptions_are_configuration():

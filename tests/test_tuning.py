@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, networks, regularizers, schedules, tuning
+from proxdasa import budget, cli, networks, regularizers, schedules, tuning
 from proxdasa.experiments import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
@@ -224,8 +224,8 @@ def test_what_is_not_recorded_or_does_not_fit_is_refused(monkeypatch):
         tuned({"gamma": [1.0]}, measure="accuracy")
     with pytest.raises(ValueError, match="records no 'dual_gap'"):  # D-PSGD has no z
         tuned({"gamma": [1.0]}, measure="dual_gap")
-    monkeypatch.setattr(tuning, "_memory", lambda: 300.0)
-    with pytest.raises(ValueError, match=r"6 settings × 2 trials = 12 stacked trials .* need .* GB of memory"):
+    monkeypatch.setenv(budget.VARIABLE, "30KB")
+    with pytest.raises(ValueError, match=r"6 settings × 2 trials = 12 stacked trials .* would take about .* of memory"):
         tuned({"gamma": [1.0, 2, 3, 4, 5, 6]}, trials=2)
 
 
@@ -357,6 +357,16 @@ def test_the_command(file, tmp_path):
     assert "results of other settings" in other.stderr
     report = CliRunner().invoke(cli.app, ["report", str(tmp_path / "out")])
     assert report.exit_code == 0, report.output
+
+
+def test_the_command_reuses_a_run_whose_file_leaves_numbers_to_their_defaults(tmp_path):
+    file = tmp_path / "defaults.toml"
+    file.write_text(FILE.replace("iterations = 20\n", "").replace("trials = 2\n", ""), encoding="utf-8")
+    words = (file, "-o", tmp_path / "out", "--grid", "gamma=0.01,0.03")
+    assert call(*words).exit_code == 0
+    again = call(*words)
+    assert again.exit_code == 0, again.output
+    assert "1 finished run reused" in again.stderr
 
 
 def test_the_command_draws_at_random_by_the_seed(file, tmp_path):

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from safetensors.torch import load, save
 from torch import Tensor
 
-from proxdasa import disk
+from proxdasa import callers, disk
 from proxdasa.records import Row, format_rows, parse_rows, separate
 
 # Not named as a results folder's records: a checkpoint is not to be found among results.
@@ -115,7 +115,7 @@ class Checkpoints:
                 self._bad.add(int(place.name))
                 continue
             for reason in passed:
-                warnings.warn(f"{reason}; the run goes on from {place.name}", CheckpointWarning, stacklevel=2)
+                callers.warn(f"{reason}; the run goes on from {place.name}", CheckpointWarning)
             self._good.add(checkpoint.k)
             return checkpoint
         passed += [f"{place} was found damaged before" for place in self._found(_ASIDE)]
@@ -172,7 +172,7 @@ class Checkpoints:
             except _ForeignError:
                 continue
             except OSError as error:
-                warnings.warn(f"{place} could not be removed: {error}", CheckpointWarning, stacklevel=3)
+                callers.warn(f"{place} could not be removed: {error}", CheckpointWarning)
 
     def _found(self, name: re.Pattern[str]) -> list[Path]:
         """What has such a name, the oldest first."""

@@ -160,6 +160,11 @@ class Agents(Protocol):
         """Σ_{j~i} x_j over the unweighted graph, one round of one vector."""
 
 
+def unpacked(mixed: tuple[Tensor, ...]) -> Any:
+    """What `Agents.mix` returns: one tensor for one, a tuple for several."""
+    return mixed if len(mixed) > 1 else mixed[0]
+
+
 Step = Callable[[Any, int, Any], Any]
 """(agents, k, state) to the state after iteration k."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa import callers
 from proxdasa.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
 from proxdasa.contracts import Algorithm, Engine
 from proxdasa.disk import sweep
@@ -209,11 +209,10 @@ class Loop:
             except Exception as error:
                 self._listeners.remove(listener)
                 place = traceback.extract_tb(error.__traceback__)[-1]
-                warnings.warn(
+                callers.warn(
                     f"progress after {self.k} iterations could not be told: {type(error).__name__}: {error} "
                     f"({place.filename}, line {place.lineno}); the run goes on without telling",
                     ProgressWarning,
-                    stacklevel=8,
                 )
 
     def _mark_diverged(self) -> None:
@@ -227,12 +226,11 @@ class Loop:
         for trial, where in locate(self.algorithm, self.engine, broken, self._observed, self._now).items():
             self.diverged[trial] = where
             if self.engine.writes:  # one process says it for all
-                warnings.warn(
+                callers.warn(
                     f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
                     f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
                     "(a smaller gamma or alpha may help)",
                     DivergenceWarning,
-                    stacklevel=8,
                 )
 
     def _save(self) -> None:
@@ -251,7 +249,7 @@ class Loop:
                 write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
                 self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
             except (OSError, ValueError) as error:  # a full disk, or another run's in its place, need not cost the run
-                warnings.warn(f"{error}; the run goes on", CheckpointWarning, stacklevel=5)
+                callers.warn(f"{error}; the run goes on", CheckpointWarning)
 
     def _restore(self) -> bool:
         """Go on from the last checkpoint, if there is one."""

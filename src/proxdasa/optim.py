@@ -11,8 +11,8 @@
         ...  # here the model is the mean of all agents' models
 
 `step` takes the gradient that backward() has left and exchanges messages with the agent's neighbours. All agents must
-make equally many steps. Nobody's start is sent to the others: for a common one, seed all processes alike before the
-model is made.
+make equally many steps; where their data give them unequal numbers of batches, `common_steps` finds a number for all.
+Nobody's start is sent to the others: for a common one, seed all processes alike before the model is made.
 
 Parameters that are frozen (requires_grad is False) when the optimizer is made are left alone and are sent to nobody.
 
@@ -39,7 +39,7 @@ from torch import distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from proxdasa import algorithms, schedules
-from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer
+from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer, unpacked
 from proxdasa.engines import Alone, Transport, connect
 from proxdasa.engines.neighbourhood import Neighbourhood
 from proxdasa.loop import flushed_denormals
@@ -50,6 +50,9 @@ from proxdasa.regularizers import Blocks, Zero, checks
 from proxdasa.schedules import Alpha, Number, Schedule
 
 __all__ = ["ProxDASA", "ProxDASAGT"]
+
+REMEDY = "unequal numbers of steps? optimizer.common_steps(len(loader)) gives one number for all agents"
+"""The usual reason why an agent misses another's message in a training loop, and what to do."""
 
 
 class Decentralised(Optimizer, ABC):
@@ -91,17 +94,18 @@ class Decentralised(Optimizer, ABC):
         shapes = [[each.shape for each in group["params"] if each.requires_grad] for group in self.param_groups]
         self._sizes = [sum(shape.numel() for shape in group) for group in shapes]
         self._regularizer = _side_by_side(self._sizes, self._regularizers)
-        self._alpha = _bound(alpha, network, iterations, x.dtype)
+        self._schedule = schedules.as_schedule(alpha, "alpha")
+        self._alpha = _bound(self._schedule, network, iterations, x.dtype)
         self._alphas(0)
         self._method = self.method(checks.positive(self._name, "gamma", gamma), self._alphas)
-        self._neighbourhood = Neighbourhood(network, mixing, _connected(network, processes), x.dtype)
+        self._neighbourhood = Neighbourhood(network, mixing, _connected(network, processes), x.dtype, remedy=REMEDY)
         self._neighbourhood.agree(
             {
                 "method": self._name,
                 "parameters": str([[list(shape) for shape in group] for group in shapes]),
                 "floating-point type": str(x.dtype),
                 "gamma": str(gamma),
-                "alpha": str((describe(alpha), iterations)),
+                "alpha": str((describe(self._schedule), iterations)),
                 "regularizer": str(describe(self._regularizer)),
                 "mixing": str(describe(mixing)),
             }
@@ -153,12 +157,25 @@ class Decentralised(Optimizer, ABC):
         the agent's own.
         """
         own = _flat(self._params)
+        self._meet()
         total = self._neighbourhood.sum(own.to("cpu", copy=True))
         self._write(total / len(self._neighbourhood.parts))
         try:
             yield
         finally:
             self._write(own)
+
+    def common_steps(self, own: int) -> int:
+        """The least number of steps that an agent can make, such as that of its batches in an epoch: ``len(loader)``.
+
+        All agents must come here together. With it they make equally many:
+        ``for inputs, targets in itertools.islice(loader, optimizer.common_steps(len(loader)))``.
+        """
+        schedules.check_count(own, "the number of steps")
+        numbers = torch.zeros(len(self._neighbourhood.parts), dtype=torch.float64)
+        numbers[self._neighbourhood.agents.start] = own
+        self._meet()
+        return int(self._neighbourhood.sum(numbers).min())
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Go on from a state that this agent has saved. All agents must come here together."""
@@ -181,6 +198,11 @@ class Decentralised(Optimizer, ABC):
     def _k(self) -> int:
         """The steps made; kept in the groups, which torch saves."""
         return int(self.param_groups[0]["k"])
+
+    def _meet(self) -> None:
+        """Before agents do something together between two steps: one that makes another step is found out at once."""
+        self._neighbourhood.k = self._k
+        self._neighbourhood.meet(_flat(self._params).expand(self._method.facts.vectors, 1, -1))
 
     def _alphas(self, k: int) -> Number:
         """α_k = lr · alpha(k): one number or, where groups differ, one for each coordinate."""
@@ -283,7 +305,7 @@ class _Agent:
         """Each group's own."""
         return self.regularizer.prox(x, gamma)
 
-    def mix(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def mix(self, *tensors: Tensor) -> Any:
         """By messages; what is not finite is not sent, as no neighbour would get rid of it."""
         # A sum that is finite has finite terms, and is cheaper to look at.
         if not all(bool(x.sum().isfinite()) or bool(x.isfinite().all()) for x in tensors):
@@ -291,7 +313,7 @@ class _Agent:
             words = f"agent {agent} met a value that is not finite in step {k}; a smaller gamma or alpha may help"
             self.neighbourhood.fail(words)
             raise NonFiniteError(words)
-        return self.neighbourhood.mix(tensors)
+        return unpacked(self.neighbourhood.mix(tensors))
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -334,21 +356,17 @@ def _side_by_side(sizes: Sequence[int], regularizers: Sequence[Regularizer]) -> 
     return Blocks([(end - size, end, regularizer) for end, size, regularizer in parts if size])
 
 
-def _bound(alpha: float | Alpha, network: Network, iterations: int | None, dtype: torch.dtype) -> Alpha:
-    """The step size as a schedule, bound to n and K."""
-    if isinstance(alpha, int | float):
-        return lambda _: alpha
-    schedules.check_schedule(alpha, "alpha")
+def _bound(alpha: Alpha, network: Network, iterations: int | None, dtype: torch.dtype) -> Alpha:
+    """The step size, bound to n and K."""
     if not isinstance(alpha, Schedule):
         return alpha
+    if any(isinstance(value, Tensor) for value in alpha.parameters.values()):
+        raise ValueError("alpha has one value per trial, but an optimizer has no trials; give it one number")
     if iterations is not None:
         schedules.check_count(iterations, "iterations")
-    bound = alpha.bind(network.n, iterations or 0, dtype)
-    try:
-        bound(0)
-    except ZeroDivisionError:  # by K
-        raise ValueError(f"schedules.{alpha.name} depends on the number K of steps; give iterations=K") from None
-    return bound
+    elif "iterations" in alpha.needs:
+        raise ValueError(f"schedules.{alpha.name} depends on the number K of steps; give iterations=K")
+    return alpha.bind(network.n, iterations, dtype)
 
 
 def _connected(network: Network, processes: Transport | None) -> Transport:

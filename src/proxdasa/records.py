@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from proxdasa import disk
+from proxdasa import callers, disk
 
 try:
     import fcntl
@@ -183,7 +182,7 @@ def parse_rows(text: str, path: Path) -> list[Row]:
         except (json.JSONDecodeError, AttributeError) as error:
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a JSON object: {line[:60]!r}") from error
-            warnings.warn(f"{path}: the last line is cut short and was left out", stacklevel=3)
+            callers.warn(f"{path}: the last line is cut short and was left out")
     return rows
 
 

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa import budget, samples
 from proxdasa import metrics as measures
-from proxdasa import samples
 from proxdasa.checkpoints import fingerprint
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
 from proxdasa.engines import Alone, Processes, Simulator, Transport, blocks
+from proxdasa.footprint import RECORD, footprint
 from proxdasa.loop import Loop, Progress, Saving
 from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
@@ -95,6 +96,15 @@ class Setup:
             facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
 
+    def check_memory(self, agents: range | None = None, what: str | None = None) -> None:
+        """Refuse a run that does not fit into memory where these agents live, or all, before any of it is allocated."""
+        assert self.observe_every is not None
+        what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
+        records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
+        needed = footprint(self.algorithm, self.problem, self.network, self.mixing, self.trials, agents)
+        remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
+        budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
+
     def run(
         self, progress: Progress | None = None, saving: Saving | None = None, processes: Transport | None = None
     ) -> Result:
@@ -134,10 +144,12 @@ class Setup:
         """The place where the agents' rows live."""
         parts = (self.network, self.regularizer, self.mixing, self.trials, self.seed)
         if transport is None and not self.exact:
+            self.check_memory()
             return Simulator(self.problem, *parts)
         transport = transport or Alone()
         here = blocks(self.network.n, transport.size)[transport.rank]
         try:
+            self.check_memory(here)
             own = self.problem.restrict(here)
         except (ValueError, OSError) as error:
             transport.fail(str(error))  # the others would miss us and not know why

@@ -1,8 +1,8 @@
 """Step sizes α_k: functions of the iteration k, counted from 0.
 
 A schedule may depend on the number n of agents and the number K of iterations, which an algorithm does not know; `run`
-binds them. Any callable ``k -> number`` works in place of a schedule. A number, here and in the algorithms, is one
-for all trials or one per trial (`per_trial`), so that a sweep is one run.
+binds them. Any callable ``k -> number`` works in place of a schedule, and a number is `constant`. A number, here and in
+the algorithms, is one for all trials or one per trial (`per_trial`), so that a sweep is one run.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def per_trial(values: Sequence[float]) -> Tensor:
 def check_positive(value: Number, name: str) -> Number:
     """The value, if it is a positive number or one per trial; otherwise an error that says so."""
     if isinstance(value, Tensor):
-        fine = value.ndim == 3 and bool(((value > 0) & value.isfinite()).all())
+        fine = value.ndim == 3 and value.is_floating_point() and bool(((value > 0) & value.isfinite()).all())
     else:
-        fine = isinstance(value, int | float) and 0 < value < math.inf
+        fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     if not fine:
         given = value.flatten().tolist() if isinstance(value, Tensor) else value
         raise ValueError(f"{name} must be a positive number, or per_trial([...]) of positive numbers; got {given!r}")
@@ -54,12 +54,6 @@ def check_count(value: object, name: str) -> None:
         raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
 
 
-def check_schedule(value: object, name: str) -> None:
-    """Refuse a bare number where a schedule belongs."""
-    if not callable(value):
-        raise TypeError(f"{name} must be a schedule, such as schedules.constant({value!r}), or a callable k -> number")
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A rule (k, n, K, parameters) → α_k with the values of its parameters and, once bound, n and K."""
@@ -67,11 +61,13 @@ class Schedule:
     name: str
     parameters: Mapping[str, Number]
     rule: Callable[..., Number]
+    needs: Sequence[str] = ("agents", "iterations")
+    """Which of n and K the rule looks at; one that looks at neither answers unbound, too."""
     agents: int | None = None
     iterations: int | None = None
 
-    def bind(self, agents: int, iterations: int, dtype: torch.dtype) -> Schedule:
-        """The schedule of a run with n agents and K iterations."""
+    def bind(self, agents: int, iterations: int | None, dtype: torch.dtype) -> Schedule:
+        """The schedule of a run with n agents and K iterations; K may be unknown if the rule does not look at it."""
         cast = {k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in self.parameters.items()}
         return replace(self, parameters=cast, agents=agents, iterations=iterations)
 
@@ -82,48 +78,65 @@ class Schedule:
 
     def __call__(self, k: int) -> Number:
         """α_k."""
-        if self.agents is None or self.iterations is None:
-            raise ValueError(f"schedules.{self.name} depends on the run: call .bind(agents, iterations, dtype) first")
+        if missing := [name for name in self.needs if getattr(self, name) is None]:
+            raise ValueError(
+                f"schedules.{self.name} depends on the run's {' and '.join(missing)}: "
+                "call .bind(agents, iterations, dtype) first"
+            )
         return self.rule(k, self.agents, self.iterations, **self.parameters)
 
 
-def _schedule(name: str, rule: Callable[..., Number], **parameters: Number) -> Schedule:
-    return Schedule(name, {key: check_positive(value, key) for key, value in parameters.items()}, rule)
+def as_schedule(value: Alpha | Number, name: str) -> Alpha:
+    """The value, if it is a schedule or another callable k -> number; a number, or one per trial, as `constant`."""
+    if isinstance(value, int | float | Tensor):
+        return constant(check_positive(value, name))
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(
+            f"{name} must be a positive number, per_trial([...]), one of proxdasa.schedules or a callable k -> number; "
+            f"got {value!r}"
+        )
+    return value
+
+
+def _schedule(name: str, needs: Sequence[str], rule: Callable[..., Number], **parameters: Number) -> Schedule:
+    return Schedule(name, {key: check_positive(value, key) for key, value in parameters.items()}, rule, needs)
 
 
 def constant(value: Number) -> Schedule:
     """α_k = value."""
-    return _schedule("constant", lambda _k, _n, _K, value: value, value=value)
+    return _schedule("constant", (), lambda _k, _n, _K, value: value, value=value)
 
 
 def horizon(scale: Number = 1.0) -> Schedule:
     """α_k = min{scale √(n/K), 1}: constant, known once n and K are; the paper's theory and synthetic experiment."""
-    return _schedule("horizon", lambda _k, n, K, scale: _capped(scale, n / K), scale=scale)
+    return _schedule("horizon", ("agents", "iterations"), lambda _k, n, K, scale: _capped(scale, n / K), scale=scale)
 
 
 def diminishing(alpha: Number) -> Schedule:
     """α_k = min{alpha √(n/k), 1} with k counted from 1; the paper's experiments on real data."""
-    return _schedule("diminishing", lambda k, n, _K, alpha: _capped(alpha, n / (k + 1)), alpha=alpha)
+    return _schedule("diminishing", ("agents",), lambda k, n, _K, alpha: _capped(alpha, n / (k + 1)), alpha=alpha)
 
 
 def uncapped(alpha: Number) -> Schedule:
     """α_k = alpha min{√(n/k), 1} with k counted from 1; what the authors' script of Prox-DASA-GT does."""
-    return _schedule("uncapped", lambda k, n, _K, alpha: alpha * min(math.sqrt(n / (k + 1)), 1.0), alpha=alpha)
+    return _schedule(
+        "uncapped", ("agents",), lambda k, n, _K, alpha: alpha * min(math.sqrt(n / (k + 1)), 1.0), alpha=alpha
+    )
 
 
 def cube_root(a: Number, k0: Number = 1.0) -> Schedule:
     """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, for they are proximal steps."""
-    return _schedule("cube_root", lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
+    return _schedule("cube_root", (), lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
 
 
 def cube_root_horizon(a: Number) -> Schedule:
     """α_k = a / K^{1/3}: constant, known once K is; DEEPSTORM's other rule."""
-    return _schedule("cube_root_horizon", lambda _k, _n, K, a: a / K ** (1 / 3), a=a)
+    return _schedule("cube_root_horizon", ("iterations",), lambda _k, _n, K, a: a / K ** (1 / 3), a=a)
 
 
 def nesterov() -> Schedule:
     """η_k = (θ_k − 1) / θ_{k+1} with θ₀ = 1 and θ_{k+1} = (1 + √(1 + 4 θ_k²)) / 2: Nesterov's momentum, from 0 to 1."""
-    return _schedule("nesterov", lambda k, _n, _K: (_theta(k) - 1) / _theta(k + 1))
+    return _schedule("nesterov", (), lambda k, _n, _K: (_theta(k) - 1) / _theta(k + 1))
 
 
 HORIZON = horizon()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa import metrics
+from proxdasa import budget, metrics
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.divergence import DivergenceWarning
 from proxdasa.loop import Progress
@@ -43,6 +42,8 @@ LARGER = ("accuracy", "lowest_accuracy")
 SMALLER = (*(metric.name if isinstance(metric, metrics.Metric) else metric.__name__ for metric in metrics.ALL),
            "test_loss")  # fmt: skip
 """Measures of which less is better, but for those of `LARGER`."""
+SETTING = 500
+"""Bytes of memory for a setting."""
 MOST_SAMPLES = 100_000
 """Settings that are drawn at a time."""
 OF_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
@@ -149,19 +150,13 @@ class Search:
 
     def check(self, measure: str, largest: bool | None = None) -> bool:
         """Refuse what cannot be measured or does not fit into memory; whether more of the measure is better."""
+        self.setup.check_memory(what=self.size)
         setup, method = self.base, self.base.algorithm
         recorded = [metric.name for metric in setup.metrics if method.facts.averaging or not metric.needs_z]
         recorded += setup.problem.scores(setup.start().mean(dim=1)[:1])
         if measure not in recorded:
             raise ValueError(
                 f"measure: the run records no {measure!r}; accepted: {', '.join(recorded)}, and what metrics names"
-            )
-        variables = len(method.State._fields) + 3
-        needed = self.trials * setup.network.n * setup.problem.dim * setup.problem.dtype.itemsize * variables
-        if needed > (there := _memory()):
-            raise ValueError(
-                f"{self.size} need {needed / 1e9:.3g} GB of memory, and there are {there / 1e9:.3g}; "
-                "try fewer settings at a time, or fewer trials of each"
             )
         return larger_is_better(measure) if largest is None else largest
 
@@ -256,6 +251,8 @@ def combinations(grid: Mapping[str, Sequence[float]]) -> list[Setting]:
         if not len(values):
             raise ValueError(f"{name} has no values to try")
     columns = [list(dict.fromkeys(map(float, values))) for values in grid.values()]
+    count = math.prod(map(len, columns))
+    budget.check(SETTING * count, f"a grid of {count:,} settings", "random draws need less")
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*columns)]
 
 
@@ -347,12 +344,6 @@ def divergence_expected() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
         yield
-
-
-def _memory() -> float:
-    """The bytes of memory of this machine, of one that does not tell infinitely many."""
-    told = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ())
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if told else math.inf
 
 
 def _fault(values: Sequence[float], repetitions: int, measure: str) -> str:

@@ -25,7 +25,7 @@ from torch import Tensor
 from proxdasa.algorithms.batches import batch_grad
 from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Alpha, Number, check_count, check_positive, check_schedule
+from proxdasa.schedules import Alpha, Number, as_schedule, check_count, check_positive
 
 SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
 
@@ -60,7 +60,7 @@ class _Sampled(ABC):
     initial_batch: int = 1
 
     def __post_init__(self) -> None:
-        check_schedule(self.alpha, "alpha")
+        object.__setattr__(self, "alpha", as_schedule(self.alpha, "alpha"))
         check_positive(self.beta, "beta")
         check_count(self.initial_batch, "initial_batch")
 
@@ -150,7 +150,7 @@ class DeepStormV1SVRG:
         v_hat: Tensor
 
     def __post_init__(self) -> None:
-        check_schedule(self.alpha, "alpha")
+        object.__setattr__(self, "alpha", as_schedule(self.alpha, "alpha"))
         check_positive(self.beta, "beta")
         check_count(self.snapshot, "snapshot")
 

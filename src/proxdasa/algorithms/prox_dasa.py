@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxdasa.algorithms.rows import descend
 from proxdasa.contracts import Agents, Averaging, Facts
-from proxdasa.schedules import HORIZON, Alpha, Number, check_positive, check_schedule
+from proxdasa.schedules import HORIZON, Alpha, Number, as_schedule, check_positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class ProxDASA:
 
     def __post_init__(self) -> None:
         check_positive(self.gamma, "gamma")
-        check_schedule(self.alpha, "alpha")
+        object.__setattr__(self, "alpha", as_schedule(self.alpha, "alpha"))
 
     @property
     def mapping_gamma(self) -> Number:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxdasa.algorithms.rows import advance
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Alpha, Number, check_positive, check_schedule
+from proxdasa.schedules import Alpha, Number, as_schedule, check_positive
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +22,8 @@ class SPPDM:
         x' = prox_{1/φ}([γ s + c (deg x + Σ_{j~i} x_j) + κ w − g(s, ξ) − p] / φ),      φ_i = γ + 2 c deg_i + κ
         w = w + β (x' − w)                                    the centre of the proximal term, z in the paper
 
-    begun with x₋ = w = x⁰ and p = 0. γ is a weight: the step is 1/φ, shorter for larger γ. ``momentum`` is η_k: none,
-    `schedules.constant(0.8)`, `schedules.nesterov()`, or any schedule.
+    begun with x₋ = w = x⁰ and p = 0. γ is a weight: the step is 1/φ, shorter for larger γ. ``momentum`` is η_k: none, a
+    number such as 0.8, `schedules.nesterov()`, or any schedule.
     """
 
     facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1, mixes=False)
@@ -47,7 +47,7 @@ class SPPDM:
         for name in ("gamma", "c", "kappa", "beta", "alpha"):
             check_positive(getattr(self, name), name)
         if self.momentum is not None:
-            check_schedule(self.momentum, "momentum")
+            object.__setattr__(self, "momentum", as_schedule(self.momentum, "momentum"))
 
     @property
     def mapping_gamma(self) -> Number:

@@ -8,13 +8,15 @@ import lzma
 import os
 import zlib
 from collections.abc import Callable
-from io import BufferedIOBase
 from pathlib import Path
+from typing import Any
+
+from proxdasa import budget
 
 VARIABLE = "PROXDASA_DATA"
 """The environment variable that names the data folder."""
 
-OPENERS: dict[str, Callable[[Path], BufferedIOBase]] = {".bz2": bz2.BZ2File, ".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+OPENERS: dict[str, Callable[[Path], Any]] = {".bz2": bz2.BZ2File, ".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
 """How a file is opened, by the end of its name; any other is read as it is."""
 
 
@@ -32,16 +34,20 @@ def located(place: Path) -> list[Path]:
     return [path for path in (place, *(Path(f"{place}{suffix}") for suffix in OPENERS)) if path.is_file()]
 
 
-def contents(path: Path) -> bytes:
-    """The bytes of a file, uncompressed; a damaged archive is an error that names it."""
+def contents(path: Path, weight: int = 1) -> bytes:
+    """The bytes of a file, uncompressed; a damaged archive is an error that names it.
+
+    Each byte becomes ``weight`` bytes of memory when it is understood; files that would take too much are refused.
+    """
     path = path.absolute()  # whoever is told that it is missing wants to know where
     opener = OPENERS.get(path.suffix)
     if opener is None:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            return budget.read(stream, str(path), weight)
     path.stat()  # a file that cannot be reached keeps its own error
     try:
         with opener(path) as stream:
-            return bytes(stream.read())
+            return budget.read(stream, f"{path}, uncompressed,", weight)
     except (FileNotFoundError, PermissionError, IsADirectoryError):
         raise
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:

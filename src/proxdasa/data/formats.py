@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load
 
+from proxdasa import budget
 from proxdasa.data.files import contents
 
-LARGEST = 2**30
-"""Entries of a dense float32 array (4 GiB) beyond which a LIBSVM file is refused rather than the machine filled."""
+SVM, IDX, TENSORS = 40, 6, 6
+"""Bytes of memory that a byte of such a file takes while it is read (measured for LIBSVM's)."""
 
 
 def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
@@ -31,7 +32,7 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     labels: list[bytes] = []
     counts: list[int] = []
     pairs: list[bytes] = []
-    data = contents(path)
+    data = contents(path, SVM)
     for number, line in enumerate(data.split(b"\n"), start=1):
         tokens = line.partition(b"#")[0].split()
         if tokens:
@@ -73,11 +74,8 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     if faults:
         row, what = min(faults, key=lambda fault: fault[0])
         raise ValueError(f"{path}, line {numbers[row]}: {what}")
-    if len(labels) * width > LARGEST:
-        raise ValueError(
-            f"{path}: {len(labels)} rows of {width} features would take {len(labels) * width * 4 / 2**30:.1f} GiB as a "
-            f"dense array; at most {LARGEST * 4 / 2**30:.0f} are accepted"
-        )
+    size, dense = 2 * len(labels) * width * 4, f"{path}: {len(labels)} rows of {width} features as a dense array"
+    budget.check(size, dense, "fewer rows or features need less")  # twice, for `libsvm` pads it
     x = np.zeros((len(labels), width), dtype=np.float32)
     x[rows, index - 1] = value
     return y, x
@@ -123,7 +121,7 @@ def _float(token: bytes) -> float:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The array of an idx file of unsigned bytes: 0, 0, 8, the number of axes, their lengths, the bytes."""
-    data = contents(path)
+    data = contents(path, IDX)
     if len(data) < 4 or data[:3] != b"\0\0\x08" or not data[3]:
         raise ValueError(f"{path}: not an idx file of unsigned bytes; it begins with {data[:4].hex(' ') or 'nothing'}")
     header = 4 + 4 * data[3]
@@ -140,7 +138,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 def read_tensors(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """The labels or targets y ``[N, ...]`` and features x ``[N, ...]`` of a safetensors file that has both."""
     try:
-        held = load(contents(path))
+        held = load(contents(path, TENSORS))
     except SafetensorError as error:
         raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
     if not {"x", "y"} <= held.keys():

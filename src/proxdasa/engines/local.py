@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer
+from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer, unpacked
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
 
@@ -100,8 +100,7 @@ class Local(ABC):
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor."""
         self._send(self._rounds, len(tensors))
-        mixed = self._mix(tensors)
-        return mixed if len(mixed) > 1 else mixed[0]
+        return unpacked(self._mix(tensors))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j."""

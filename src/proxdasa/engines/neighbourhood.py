@@ -19,6 +19,9 @@ from proxdasa.engines.transports import LostError, Transport
 TURNS = 2**16
 """Rounds are numbered modulo this in messages, which every floating-point type can hold."""
 
+MEETING = -1
+"""Stands in place of the round where agents meet between two steps."""
+
 
 @final
 class Neighbourhood:
@@ -36,8 +39,10 @@ class Neighbourhood:
         transport: Transport,
         dtype: torch.dtype,
         exact: bool = False,
+        remedy: str = "",
     ) -> None:
         self._network, self._mixing, self._transport = network, mixing, transport
+        self._remedy = f"; {remedy}" if remedy else ""  # for those who miss a message
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self._halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
@@ -62,6 +67,13 @@ class Neighbourhood:
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j."""
         return self._graph(self._table(x))
+
+    def meet(self, like: Tensor) -> None:
+        """Exchange messages with the neighbours that look like those of a step and say that none is made.
+
+        So an agent that waits for the rows of one that has made its last step learns it at once.
+        """
+        self._table(torch.zeros_like(like, device=self._transport.device), meeting=True)
 
     def ask_to_stop(self) -> None:
         """Stop soon; may come at any time, such as before it is known with which iteration a run goes on."""
@@ -118,17 +130,18 @@ class Neighbourhood:
         with self._losses():
             return self._transport.sum(x)
 
-    def _table(self, x: Tensor) -> Tensor:
+    def _table(self, x: Tensor, meeting: bool = False) -> Tensor:
         """The rows here and those of neighbours elsewhere, fresh from them."""
         if not self._halo.sends:
             return x
         began = time.perf_counter()
         out, into, table = self._halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
+        turn = MEETING if meeting else self._turn
         left = 0 if self._stop is None else max(1, self._stop - self.k)
         for peer, message in out.items():
             torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
-            message.header[0], message.header[1] = self._turn, left
+            message.header[0], message.header[1] = turn, left
             self.spent["bytes"] += message.buffer.nbytes
         waiting = self.exchange(
             {peer: message.buffer for peer, message in out.items()},
@@ -136,19 +149,20 @@ class Neighbourhood:
         )
         table[:, self._halo.own] = x
         for peer, message in into.items():
-            self._read_header(peer, *message.header.tolist())
+            self._read_header(peer, turn, *message.header.tolist())
             table[:, self._halo.receives[peer]] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
         return table
 
-    def _read_header(self, peer: int, turn: float, left: float) -> None:
-        if turn != self._turn:
-            raise PeerError(
-                f"{self._named(peer)} sent message number {turn:.0f} where number {self._turn} was due; "
-                "all agents must run the same steps",
-                noticed_here=True,
-            )
+    def _read_header(self, peer: int, due: int, turn: float, left: float) -> None:
+        if turn != due:
+            words = f"{self._named(peer)} sent message number {turn:.0f} where number {due} was due"
+            if MEETING in (due, turn):
+                pair = [self._named(peer), self._named(self._transport.rank)]
+                ready, busy = pair if turn == MEETING else reversed(pair)
+                words = f"{ready} stopped after {self.k} steps, and {busy} makes another"
+            raise self._missed(f"{words}; all agents must make the same steps")
         if left:
             self._stop = min(self.k + int(left), self._stop or self.k + int(left))
 
@@ -166,7 +180,10 @@ class Neighbourhood:
             there = int(self._halo.columns[self._halo.receives[error.peer]][0])
             here = next(i for i in self.agents if self._network.W[i, there])
         missed = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
-        words = f"agent {here} has no message of {missed} in iteration {self.k}: {error.why}"
+        return self._missed(f"agent {here} has no message of {missed} in iteration {self.k}: {error.why}")
+
+    def _missed(self, what: str) -> PeerError:
+        words = what + self._remedy
         reason = self._transport.fail(words)
         return PeerError(reason, reason == words)
 

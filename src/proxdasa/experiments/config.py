@@ -26,11 +26,13 @@ from typing import Any
 
 import torch
 
-from proxdasa import networks
+from proxdasa import budget, networks
 from proxdasa.experiments.objects import CONVERTERS, ConfigError, make
 from proxdasa.networks import Network
 from proxdasa.runner import Setup
 
+WEIGHT = 50
+"""Bytes of memory that a byte of a file takes while it is read: a digit may be a number of a list."""
 WRITTEN_BY_SAVE = ("facts", "ending")
 """Keys of a saved config.json that describe the run rather than set it."""
 
@@ -42,7 +44,8 @@ def read(path: Path, try_step: bool = True) -> Setup:
     """
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as stream:
+            text = budget.read(stream, "it", WEIGHT).decode()
         settings = json.loads(text) if form == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
@@ -90,6 +93,8 @@ def _try(setup: Setup) -> None:
     with warnings.catch_warnings(action="ignore"), torch.no_grad():  # whether it diverges is for the run to say
         with _blaming("algorithm"):
             algorithm = setup.bound()
+        with _blaming("memory"):
+            setup.check_memory()
         with _blaming("x0"):
             x = setup.start()
         with _blaming("regularizer"):

@@ -86,9 +86,9 @@ def _settings(config: Mapping[str, Any]) -> Any:
 
     Settings at their defaults are left out, so that results from before a setting was there stay results of the same.
     """
-    defaults = {entry.name: entry.default for entry in dataclasses.fields(Setup)}
-    named = {key: value for key, value in config.items() if key != "facts" and value is not defaults.get(key)}
-    return json.loads(json.dumps(named))
+    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
+    defaults = {entry.name: records.describe(entry.default) for entry in dataclasses.fields(Setup)}
+    return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}
 
 
 def _remove(folder: Path) -> None:

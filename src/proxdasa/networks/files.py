@@ -5,17 +5,23 @@ from 1. What follows # is a comment, and an edge may stand there in both directi
 .npy holds a matrix.
 """
 
+import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, diags_array
 
-from proxdasa.networks.checks import checked
+from proxdasa import budget
+from proxdasa.networks.checks import check_dense, checked
 from proxdasa.networks.recipes import recorded
 from proxdasa.networks.weights import Weights, metropolis
+
+CSV, EDGES = 25, 100
+"""Bytes of memory that a byte of such a file takes until it is a network (measured)."""
 
 Edges = dict[tuple[int, int], float | None]
 """Pairs (i, j) with i < j and their weights, if the file has any."""
@@ -32,8 +38,10 @@ def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
     try:
         if path.suffix == ".npy":
             return _reweighted(checked(_array(path)), weights)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if path.suffix == ".csv":
+        matrix = path.suffix == ".csv"
+        with path.open("rb") as stream:
+            lines = budget.read(stream, "it", CSV if matrix else EDGES).decode().splitlines()
+        if matrix:
             return _reweighted(checked(_matrix(lines)), weights)
         return _network(_edges(lines), weights)
     except UnicodeDecodeError as error:
@@ -44,11 +52,16 @@ def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
         raise type(error)(f"{path.absolute()} cannot be read: {error.strerror or error}") from error
 
 
-def _array(path: Path) -> NDArray[np.float64]:
+def _array(path: Path) -> NDArray[Any]:
     try:
-        return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+        # Mapped, so that nothing is allocated for an array that the file claims to have and does not.
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, TypeError, EOFError) as error:  # NumPy's own words speak of pickles
         raise ValueError("not an array of numbers as numpy.save writes it") from error
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"not an array of real numbers, but of {array.dtype}")
+    check_dense(array.size)
+    return array
 
 
 def _matrix(lines: list[str]) -> list[list[float]]:
@@ -113,11 +126,11 @@ def _network(edges: Edges, weights: Weights | None) -> csr_array:
         raise ValueError("there are no edges in it; accepted: lines such as 0 1, or W as .csv or .npy")
     numbers = {agent for edge in edges for agent in edge}
     first, last = min(numbers), max(numbers)
-    missing = set(range(min(first, 1), last + 1)) - numbers
-    if missing - {0}:
+    start = min(first, 1)
+    if last - start + 1 > len(numbers):
+        missing = next(agent for agent in itertools.count(start) if agent not in numbers)
         raise ValueError(
-            f"agent {min(missing - {0})} has no edge, though there is an agent {last}; number agents from 0 or 1 on, "
-            "without gaps"
+            f"agent {missing} has no edge, though there is an agent {last}; number agents from 0 or 1 on, without gaps"
         )
     i, j = (np.array(ends) - first for ends in zip(*edges, strict=True))
     A = coo_array((np.ones(len(edges)), (i, j)), shape=(len(numbers), len(numbers)))

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, sparray, spmatrix
 
-from proxdasa.networks.checks import checked
+from proxdasa import budget
+from proxdasa.networks.checks import check_dense, checked
 from proxdasa.networks.recipes import recorded
 from proxdasa.networks.weights import Graph, Weights, constant, metropolis
+
+AGENT, EDGE = 600, 500
+"""Bytes of memory for each agent and edge of a graph until it is a network (measured)."""
 
 
 @recorded
@@ -24,6 +28,7 @@ def ring(agents: int) -> csr_array:
     Two agents have one edge, of weight 1/3, and one agent keeps its own value.
     """
     _at_least(1, agents=agents)
+    _check_size(agents, agents)
     return constant(nx.cycle_graph(agents), 1 / 3)
 
 
@@ -31,6 +36,7 @@ def ring(agents: int) -> csr_array:
 def path(agents: int, weights: Weights = metropolis) -> csr_array:
     """Agents in a line: the slowest of all usual graphs to mix."""
     _at_least(1, agents=agents)
+    _check_size(agents, agents)
     return weights(nx.path_graph(agents))
 
 
@@ -38,6 +44,7 @@ def path(agents: int, weights: Weights = metropolis) -> csr_array:
 def star(agents: int, weights: Weights = metropolis) -> csr_array:
     """Agent 0 in the middle, an edge to each of the others: the graph of a server and its clients."""
     _at_least(1, agents=agents)
+    _check_size(agents, agents)
     return weights(nx.star_graph(agents - 1))
 
 
@@ -45,6 +52,7 @@ def star(agents: int, weights: Weights = metropolis) -> csr_array:
 def complete(agents: int) -> csr_array:
     """Everyone talks to everyone, W = 11ᵀ/n: one round is exact averaging, ρ = 0."""
     _at_least(1, agents=agents)
+    check_dense(agents**2)
     return csr_array(np.full((agents, agents), 1 / agents))
 
 
@@ -52,6 +60,7 @@ def complete(agents: int) -> csr_array:
 def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """A rectangle of agents, numbered row by row, each with its neighbours above, below, left and right."""
     _at_least(1, rows=rows, columns=columns)
+    _check_size(rows * columns, 2 * rows * columns)
     return weights(_numbered(nx.grid_2d_graph(rows, columns)))
 
 
@@ -59,6 +68,7 @@ def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
 def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself."""
     _at_least(1, rows=rows, columns=columns)
+    _check_size(rows * columns, 2 * rows * columns)
     return weights(_numbered(nx.grid_2d_graph(rows, columns, periodic=True)))
 
 
@@ -66,6 +76,7 @@ def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
 def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
     """Two lines of agents side by side, 2 · rungs in all; agent i stands opposite agent rungs + i."""
     _at_least(1, rungs=rungs)
+    _check_size(2 * rungs, 3 * rungs)
     return weights(nx.ladder_graph(rungs))
 
 
@@ -75,6 +86,7 @@ def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
     _at_least(0, dimension=dimension)
     if dimension > 20:
         raise ValueError(f"dimension must be at most 20, which is a million agents, got {dimension}")
+    _check_size(2**dimension, dimension * 2**dimension // 2)
     # networkx gives dimension 0 no node at all.
     return weights(_numbered(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
 
@@ -87,6 +99,7 @@ def exponential(agents: int, weights: Weights = metropolis) -> csr_array:
     Ying et al., Exponential graph is provably efficient for decentralized deep training, 2021; undirected here.
     """
     _at_least(1, agents=agents)
+    _check_size(agents, agents * agents.bit_length())
     powers = [2**j for j in range((agents // 2).bit_length())]
     return weights(nx.circulant_graph(agents, powers))
 
@@ -100,6 +113,7 @@ def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights
     _at_least(1, agents=agents)
     if not 0 <= probability <= 1:
         raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+    _check_size(agents, round(1e6 * probability) * agents**2 // 2_000_000)
     graph = nx.fast_gnp_random_graph(agents, probability, seed=seed)
     threshold = math.log(agents) / agents
     _refuse_parts(graph, seed, f"a larger probability (log(n)/n is {threshold:.3g}, this one is {probability:g})")
@@ -116,6 +130,7 @@ def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropol
             f"there is no graph of {agents} agents with {degree} neighbours each: "
             f"degree must be less than agents, and one of the two even"
         )
+    _check_size(agents, agents * degree // 2)
     graph = _numbered(nx.random_regular_graph(degree, agents, seed=seed))
     _refuse_parts(graph, seed, "a larger degree (from 3 on most such graphs are connected)")
     return weights(graph)
@@ -150,7 +165,11 @@ def from_graph(graph: Graph, weights: Weights = metropolis) -> csr_array:
 
 @recorded
 def from_matrix(W: ArrayLike | sparray | spmatrix) -> csr_array:
-    """Any symmetric, doubly stochastic W, dense or sparse; its graph is where it is not zero."""
+    """Any symmetric, doubly stochastic W, dense or sparse; its graph is where it is not zero.
+
+    One in float32 or float16 is judged by that precision and then corrected in double: (W + Wᵀ)/2, and what is missing
+    from a row's sum of one, or too much, goes to the self weight.
+    """
     return checked(W)
 
 
@@ -170,6 +189,12 @@ def _at_least(least: int, **counts: int) -> None:
     for name, count in counts.items():
         if count < least:
             raise ValueError(f"{name} must be at least {least}, got {count}")
+
+
+def _check_size(agents: int, edges: int) -> None:
+    """Refuse a graph that is too large, before it is made."""
+    needed = AGENT * agents + EDGE * edges
+    budget.check(needed, f"a graph of {agents:,} agents and {edges:,} edges", "fewer agents or edges need less")
 
 
 def _refuse_parts(graph: Graph, seed: int, remedy: str) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from proxdasa import budget
 from proxdasa.contracts import Problem
 
 STEP = 1e-4
 """How far apart the two points of a difference are, relative to the norm of x or 1."""
+
+
+ROWS = 8
+"""Vectors that an agent has at the same time."""
 
 
 def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> float:
@@ -19,6 +24,8 @@ def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> floa
     exceeds L_i, and settles at the largest curvature near x⁰; elsewhere it may be larger, or have no bound at all, as
     that of phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
     """
+    size = 8 * ROWS * problem.agents * problem.dim
+    budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")
     problem = problem.to(torch.float64)
     x = problem.start(seed, 1).to(torch.float64).expand(1, problem.agents, problem.dim)
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from proxdasa import samples
+from proxdasa import budget, samples
 from proxdasa.contracts import Evaluation
 
 
@@ -87,6 +87,10 @@ class SingleIndex:
                 )
         elif not isinstance(self.evaluation, int) or self.evaluation < 1:
             raise ValueError(f'evaluation must be a number of points or "population"; got {self.evaluation!r}')
+        else:
+            size = self.agents * self.evaluation * self.words * self.dtype.itemsize
+            points = f"evaluation = {self.evaluation:,} points at each of {self.agents:,} agents, d = {self.dim:,},"
+            budget.check(size, points, "fewer points or agents need less")
 
     @property
     def epoch(self) -> float:
