@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from hypothesis import settings
+from matplotlib.figure import Figure
 
 # Laws are checked on the same examples every time; a slow machine is not a failure.
 settings.register_profile("proxdasa", derandomize=True, deadline=None, max_examples=60)
@@ -26,6 +27,14 @@ def store(tmp_path, monkeypatch):
     """An empty data folder."""
     monkeypatch.setenv("PROXDASA_DATA", str(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that are saved, as matplotlib knows them; pixels take most of the time, and are not drawn."""
+    made = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: made.append(figure))
+    return made
 
 
 @pytest.fixture(scope="module")

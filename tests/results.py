@@ -2,14 +2,13 @@
 
 import json
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
 
 from proxdasa import reports
 from proxdasa.reports import Run
 
-RING = np.array([(0, 1), (0, 3), (1, 2), (2, 3)])
+RING = [[0, 1], [0, 3], [1, 2], [2, 3]]
 T = {1: 12.7062, 2: 4.30265, 9: 2.26216}
 """Student's t at 0.975 by degrees of freedom, as printed in tables."""
 
@@ -61,7 +60,7 @@ def save(folder, title="M", losses=((4.0, 6.0), (1.0, 3.0)), x=None, more=None, 
         "iterations": last,
         "trials": trials,
         "observe_every": 10,
-        "facts": {"title": title, "agents": 4, "rho": 1 / 3, "rounds": 1} | (facts or {}),
+        "facts": {"title": title, "agents": 4, "rho": 1 / 3, "rounds": 1, "edges": RING} | (facts or {}),
         "ending": {"iterations": last, "stopped": None, "diverged": {}},
     }
     (folder / "config.json").write_text(json.dumps(whole | config))
@@ -77,10 +76,10 @@ def save(folder, title="M", losses=((4.0, 6.0), (1.0, 3.0)), x=None, more=None, 
     return folder
 
 
-def write(path, folders, title="some runs", edges=lambda config: RING, **options):
+def write(path, folders, title="some runs"):
     """The page of some folders."""
     runs, faults = reports.salvage(folders)
-    return reports.write_page(path, title, runs, reports.summarise(runs), edges, faults, **options)
+    return reports.write_page(path, title, runs, reports.summarise(runs), faults)
 
 
 def data(page):

@@ -57,7 +57,7 @@ MAY_IMPORT = {
         "algorithms", "data", "mixing", "networks", "problems", "regularizers",
     },
     "plans": {"budget", "contracts", "schedules", "records", "runner", "algorithms", "engines", "mixing", "networks"},
-    "reports": {"records"},
+    "reports": {"disk", "records"},
     "cli": {
         "contracts", "data", "disk", "engines", "experiments", "networks", "plans", "reports", "records", "results",
         "loop", "runner", "tuning", "tensorboard",

@@ -56,6 +56,47 @@ def show(browser, page):
     )
 
 
+def test_no_other_script_runs_on_the_page(browser, page):
+    """Whatever gets into the page by an oversight of ours, its content security policy stops it."""
+    evil = "<script>document.title = 'broken'</script><p onclick=\"document.title = 'broken'\" id=evil>x</p>"
+    changed = page.with_name("changed.html")
+    changed.write_text(page.read_text(encoding="utf-8").replace("</main>", f"</main>{evil}"), encoding="utf-8")
+    browser.get(changed.as_uri())
+    WebDriverWait(browser, 20).until(lambda _: all_of(browser, ".chart .plot > svg"))
+    browser.execute_script("document.getElementById('evil').click()")
+    assert browser.title == "Some runs · proxdasa report"
+    assert sum("Content Security Policy" in entry["message"] for entry in browser.get_log("browser")) == 2
+
+
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "x') url(a"])
+def test_measures_and_settings_may_have_any_name(browser, tmp_path, name):
+    folder = save(tmp_path / "a", "A", more={name: lambda i: 1.0 + i}, **{name: {"a": 1}})
+    browser.get(write(tmp_path / "report.html", [folder, save(tmp_path / "b", "B")]).as_uri())
+    WebDriverWait(browser, 20).until(lambda _: len(all_of(browser, ".chart .plot > svg")) == 3)
+    assert [len(chart.find_elements(By.CSS_SELECTOR, "g.run")) for chart in all_of(browser, ".chart")] == [2, 2, 1]
+    assert one(browser, "#footer").text
+    assert browser.get_log("browser") == []
+
+
+def test_what_is_at_the_runs_own_gamma_is_not_sorted(browser, tmp_path):
+    def folder(name, gamma, value):
+        more = {"stationarity": lambda _: value, "table_stationarity": lambda _: value}
+        return save(tmp_path / name, name, more=more, facts={"gamma": gamma})
+
+    folders = [folder("A", 1.0, 0.1), folder("B", 2.0, 0.2)]
+    browser.get(write(tmp_path / "report.html", folders).as_uri())
+    WebDriverWait(browser, 20).until(lambda _: len(all_of(browser, ".chart .plot > svg")) == 4)
+    told = {}
+    for measure in ("stationarity", "table_stationarity"):
+        one(browser, f"[data-measure={measure}] .plot > svg").send_keys(Keys.HOME)
+        spoken = one(browser, "#spoken").get_attribute("textContent").partition(": ")[2]
+        told[measure] = [part.split()[0] for part in spoken.split("; ")]
+    assert told == {"stationarity": ["A", "B"], "table_stationarity": ["B", "A"]}
+    card = one(browser, "[data-measure=stationarity]").text
+    assert "stationarity at own γ" in card
+    assert "not ranked" in card
+
+
 def all_of(browser, selector):
     return browser.find_elements(By.CSS_SELECTOR, selector)
 

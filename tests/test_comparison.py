@@ -16,6 +16,7 @@ from proxdasa.data import Contiguous, Shuffled, from_tensors
 from proxdasa.experiments import comparison
 from proxdasa.problems import Supervised, cross_entropy, models
 from proxdasa.regularizers import L1
+from proxdasa.reports import words
 
 N = 8
 PAPER = {
@@ -205,7 +206,7 @@ def wide(monkeypatch):
     monkeypatch.setattr(cli.out, "width", 200)
 
 
-def test_the_command_with_tuning(tiny, wide, tmp_path):
+def test_the_command_with_tuning(tiny, wide, tmp_path, drawn):
     chosen = ("a9a", "--preset", "paper", "--algorithms", "prox-dasa,deepstorm-v2", "--trials", 2, "-o", tmp_path)
     result = call(*chosen)
     assert result.exit_code == 0, result.output
@@ -217,7 +218,16 @@ def test_the_command_with_tuning(tiny, wide, tmp_path):
     assert all(0 <= float(row["accuracy_lowest"]) <= float(row["accuracy"]) <= 100 for row in rows)
     assert "84.71" in (tmp_path / "table.md").read_text(encoding="utf-8")
     assert r"\toprule" in (tmp_path / "table.tex").read_text(encoding="utf-8")
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    (figure,) = drawn
+    measures = ("accuracy", "loss", "table_stationarity")
+    axes = np.array(figure.axes).reshape(len(measures), -1)
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == [words(measure).label for measure in measures]
+    assert axes[2, 0].get_ylabel().startswith("stationarity at γ = 1")
+    for ax, measure in zip(axes[:, -1], measures, strict=True):
+        assert [line.get_label() for line in ax.lines] == ["DEEPSTORM v2", "Prox-DASA"]
+        assert [line.get_ydata()[-1] for line in ax.lines] == pytest.approx([float(row[measure]) for row in rows])
+        assert ax.get_yscale() == ("linear" if measure == "accuracy" else "log")
+    drawn.clear()
     again = call(*chosen)
     assert "1 finished run reused" in again.stderr
     assert "2 finished runs reused" in again.stderr

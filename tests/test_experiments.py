@@ -18,6 +18,7 @@ from proxdasa.experiments.speedup import speedup
 from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology
 from proxdasa.problems.single_index import SQUARE
 from proxdasa.regularizers import L1
+from proxdasa.reports import words
 
 
 def mean(result, measure, since=0.0):
@@ -227,7 +228,7 @@ def columns(path):
         return list(csv.DictReader(file))
 
 
-def test_reproduce_heterogeneity(tmp_path, monkeypatch):
+def test_reproduce_heterogeneity(tmp_path, monkeypatch, drawn):
     monkeypatch.setattr(cli.out, "width", 200)
     chosen = ("heterogeneity", "--betas", "100,0", "--iterations", 4, "--trials", 2, "-o", tmp_path)
     result = call(*chosen)
@@ -238,11 +239,22 @@ def test_reproduce_heterogeneity(tmp_path, monkeypatch):
         ("Prox-DASA", "β = 100"), ("Prox-DASA", "one class per agent"), ("Prox-DASA-GT", "β = 100"),
     ]  # fmt: skip
     assert all(float(row["consensus"]) > 0 for row in rows)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    above, below = np.array(drawn[0].axes).reshape(2, 4)
+    measures = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
+    assert [ax.get_title() for ax in (*above, *below)] == ["at the end"] * 4 + ["one class per agent"] * 4
+    assert [ax.get_ylabel() for ax in above] == [f"final {words(measure).name}" for measure in measures]
+    assert [ax.get_ylabel() for ax in below] == [words(measure).label for measure in measures]
+    assert [ax.get_yscale() for ax in below] == ["log"] * 3 + ["linear"]
+    assert {ax.get_xlabel() for ax in above} == {"share of the largest class"}
+    for ends, curves, measure in zip(above, below, measures, strict=True):
+        assert [line.get_label() for line in ends.lines] == ["Prox-DASA", "Prox-DASA-GT", "D-PSGD"]
+        for i, (end, curve) in enumerate(zip(ends.lines, curves.lines, strict=True)):
+            assert end.get_ydata() == pytest.approx([float(row[measure]) for row in rows[2 * i : 2 * i + 2]])
+            assert curve.get_ydata()[-1] == end.get_ydata()[-1], "the most uneven level"
     assert "6 finished runs reused" in call(*chosen).stderr
 
 
-def test_reproduce_topology(tmp_path, monkeypatch):
+def test_reproduce_topology(tmp_path, monkeypatch, drawn):
     monkeypatch.setattr(cli.out, "width", 200)
     result = call("topology", "--rounds", "20,40,20", "--trials", 2, "-o", tmp_path)
     assert result.exit_code == 0, result.output
@@ -253,7 +265,15 @@ def test_reproduce_topology(tmp_path, monkeypatch):
     assert {"rounds_20", "rounds_40"} <= set(rows[0])
     assert len(rows) == 10
     assert float(rows[0]["rho"]) == pytest.approx(0.949, abs=1e-3)
-    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    above, below = drawn[0].axes[:4], drawn[0].axes[4:]
+    assert [ax.get_title() for ax in above] == ["ring", "grid", "exponential", "complete"]
+    assert [ax.get_title() for ax in below] == ["ring", "grid", "exponential"]
+    assert above[0].get_ylabel() == "stationarity at own γ = 0.3\n‖G(x̄, ∇F(x̄), γ)‖²"
+    assert {(ax.get_xscale(), ax.get_yscale()) for ax in drawn[0].axes} == {("log", "log")}
+    assert [len(ax.lines) for ax in above] == [3, 3, 3, 1]
+    for line, row in zip((line for ax in above for line in ax.lines), rows, strict=True):
+        assert line.get_label().startswith(row["mixing"])
+        assert line.get_ydata() == pytest.approx([float(row["rounds_20"]), float(row["rounds_40"])])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from proxdasa import reports
+from proxdasa import networks, reports
 from proxdasa.reports import (
     Curve,
     Panel,
@@ -16,29 +16,12 @@ from proxdasa.reports import (
     draw,
     draw_comparison,
     draw_panels,
-    panels,
     words,
 )
+from proxdasa.reports.graphs import Drawing, draw_graphs
 from tests.results import T, power, run
 
 # figures
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that were drawn, as matplotlib knows them."""
-    made = []
-
-    class Kept(panels.Figure):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(self)
-
-        def savefig(self, *args, **kwargs):
-            """Drawing pixels takes most of the time, and one test looks at them."""
-
-    monkeypatch.setattr(panels, "Figure", Kept)
-    return made
 
 
 def png(path):
@@ -77,7 +60,7 @@ def test_one_row_per_method_one_column_per_measure_one_curve_per_run(tmp_path, d
     axes = np.array(drawn[0].axes).reshape(2, 3)
     assert [ax.get_title() for ax in axes[1]] == ["B"] * 3
     assert [ax.get_ylabel() for ax in axes[1]] == [
-        "loss F(x̄)", "stationarity ‖G(x̄, ∇F(x̄), γ)‖²", "consensus error ‖X − X̄‖²/n",
+        "loss F(x̄)", "stationarity at own γ\n‖G(x̄, ∇F(x̄), γ)‖²", "consensus error ‖X − X̄‖²/n",
     ]  # fmt: skip
     assert all([line.get_label() for line in ax.lines] == ["n = 2", "n = 4", "n = 8"] for ax in axes.flat)
     assert axes[0, 1].lines[2].get_ydata().tolist() == [9, 1 / 8]
@@ -322,3 +305,27 @@ def test_numbers_along_a_log_scale_do_not_touch(tmp_path, drawn, span):
         assert len(inside) >= 2
         boxes = sorted((box.x0, box.x1) for box in (text.get_window_extent() for text in inside))
         assert all(end < start for (_, end), (start, _) in itertools.pairwise(boxes))
+
+
+# graphs
+
+
+@pytest.mark.parametrize("network", [networks.ring(6), networks.star(5), networks.grid(2, 3), networks.complete(4)])
+def test_a_graph_is_drawn_with_a_dot_for_each_agent_and_a_line_for_each_edge(tmp_path, drawn, network):
+    drawing = Drawing("the title", "the note", network.n, network.edges, network.recipe)
+    draw_graphs([drawing, drawing], tmp_path / "f.png")
+    assert [ax.get_title() for ax in drawn[0].axes] == ["the title"] * 2
+    for ax in drawn[0].axes:
+        lines, dots = ax.collections
+        places = dots.get_offsets()
+        assert [text.get_text() for text in ax.texts] == ["the note"]
+        assert len({(round(x, 6), round(y, 6)) for x, y in places.tolist()}) == network.n, "each at its own place"
+        assert np.array(lines.get_segments()) == pytest.approx(places[network.edges])
+
+
+def test_a_graph_that_is_too_large_is_named_and_not_drawn(tmp_path, drawn):
+    network = networks.ring(501)
+    draw_graphs([Drawing("ring", "", network.n, network.edges, network.recipe)], tmp_path / "f.png")
+    (ax,) = drawn[0].axes
+    assert [text.get_text() for text in ax.texts] == ["", "too large to draw"]
+    assert not ax.collections

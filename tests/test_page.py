@@ -1,5 +1,7 @@
 """The report page without a browser: one file, and in it what the records say."""
 
+import base64
+import hashlib
 import json
 import re
 import warnings
@@ -11,7 +13,7 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, experiments, networks, problems, reports
+from proxdasa import cli, networks, problems, reports
 from proxdasa.reports import page as pages
 from proxdasa.reports.drawings import MOST_AGENTS, MOST_EDGES, disagreement, drawing, layout
 from tests.results import RING, data, save, write
@@ -40,7 +42,17 @@ def test_the_page_is_one_file_that_fetches_nothing(tmp_path):
     assert set(re.findall(r"\w+://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
     assert not re.search(r"<(img|iframe|object|embed|base)\b|\bsrc=|@import|url\((?!#)|fetch\(|XMLHttp|import\(", text)
     assert re.findall(r'href="([^"]*)"', text) == ["data:,"]
-    assert "default-src 'none'" in text
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    hashes = {
+        tag: base64.b64encode(hashlib.sha256(re.search(rf"<{tag}>(.*?)</{tag}>", text, re.S)[1].encode()).digest())
+        for tag in ("style", "script")
+    }
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        *(f"{tag}-src 'sha256-{digest.decode()}'" for tag, digest in hashes.items()),
+        "img-src data:",
+    ], "no script and no style but the page's own"
+    assert not re.search(r"\son\w+=|\sstyle=", re.sub(r"<(script|style).*?</\1>", "", text, flags=re.S))
     assert len(text) < 60_000
 
 
@@ -141,7 +153,7 @@ def test_settings_are_told_once_unless_they_differ(two):
 
 def test_the_network_is_drawn_with_its_agents_errors(two):
     (net,) = two["networks"]
-    assert (net["agents"], net["count"], net["degrees"], net["edges"]) == (4, 4, [2, 2, 2, 2], RING.tolist())
+    assert (net["agents"], net["count"], net["degrees"], net["edges"]) == (4, 4, [2, 2, 2, 2], RING)
     assert np.shape(net["places"]) == (4, 2)
     assert np.min(net["places"]) >= 0
     assert np.max(net["places"]) <= 1
@@ -192,30 +204,35 @@ def test_errors_that_are_not_known_are_said_to_be(tmp_path):
 
 
 def test_a_network_that_cannot_be_drawn_says_why(tmp_path):
-    (run,) = reports.load_runs([save(tmp_path / "a")])
+    def drawn(name, **facts):
+        (run,) = reports.load_runs([save(tmp_path / name, facts=facts)])
+        return drawing(run)
 
-    def refuse(config):
-        raise ValueError("nobody noted them")
+    unknown = drawn("unknown", edges=None)
+    assert unknown["missing"] == "its edges are not known: config.json does not note them"
+    assert (len(unknown["places"]), unknown["edges"], "degrees" in unknown) == (4, [], False)
+    many = drawn("many", edges=[[0, 1]] * (MOST_EDGES + 1))
+    assert many["missing"] == f"{MOST_EDGES + 1:,} edges are too many to draw"
+    large = drawn("large", agents=MOST_AGENTS + 1)
+    assert large["missing"] == f"{MOST_AGENTS + 1} agents are too many to draw"
+    for i, wrong in enumerate(([[0, 4]], [[0.5, 1]], [0, 1], "ring", [[0, 1], [2]])):
+        assert drawn(str(i), edges=wrong)["missing"] == "its edges are not known: facts.edges are no pairs of agents"
 
-    drawn = drawing(run, refuse)
-    assert drawn["missing"] == "its edges are not known: nobody noted them"
-    assert (len(drawn["places"]), drawn["edges"], "degrees" in drawn) == (4, [], False)
-    many = np.zeros((MOST_EDGES + 1, 2), dtype=int)
-    assert drawing(run, lambda config: many)["missing"] == f"{MOST_EDGES + 1:,} edges are too many to draw"
-    (large,) = reports.load_runs([save(tmp_path / "b", facts={"agents": MOST_AGENTS + 1})])
-    assert drawing(large, refuse)["missing"] == f"{MOST_AGENTS + 1} agents are too many to draw"
 
-
-def test_a_graph_made_in_python_is_drawn_from_the_edges_that_were_noted(tmp_path):
-    star = networks.from_graph(nx.star_graph(3))
+@pytest.mark.parametrize("kind", ["builder", "graph", "file"])
+def test_a_network_is_drawn_from_the_edges_that_the_run_noted(tmp_path, kind):
+    (tmp_path / "edges.txt").write_text("0 1\n0 2\n0 3\n")
+    made = {
+        "builder": lambda: networks.star(4),
+        "graph": lambda: networks.from_graph(nx.star_graph(3)),
+        "file": lambda: networks.from_file(tmp_path / "edges.txt"),
+    }
     problem = proxdasa.problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
-    proxdasa.run(proxdasa.ProxDASA(gamma=0.1), problem, star, iterations=2).save(tmp_path / "a")
+    proxdasa.run(proxdasa.ProxDASA(gamma=0.1), problem, made[kind](), iterations=2).save(tmp_path / "a")
+    (tmp_path / "edges.txt").unlink()
     (run,) = reports.load_runs([tmp_path / "a"])
-    drawn = drawing(run, lambda config: experiments.network(config).edges)
+    drawn = drawing(run)
     assert (drawn["edges"], drawn["degrees"]) == ([[0, 1], [0, 2], [0, 3]], [3, 1, 1, 1])
-    for wrong in ([[0, 4]], [[0.5, 1]], [0, 1], "ring", [[0, 1], [2]]):
-        run.config["facts"]["edges"] = wrong
-        assert drawing(run, None)["missing"] == "its edges are not known: facts.edges are no pairs of agents"
 
 
 def test_a_measure_that_is_nowhere_finite_does_not_cost_the_page(tmp_path):
@@ -224,18 +241,6 @@ def test_a_measure_that_is_nowhere_finite_does_not_cost_the_page(tmp_path):
     odd = [{**row, "odd": None if row["trial"] else 1.0} for row in rows]
     (folder / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in odd))
     assert CliRunner().invoke(cli.app, ["report", str(tmp_path / "a"), "--html"]).exit_code == 0
-
-
-def test_networks_are_made_again_from_their_recipes():
-    facts = {"agents": 6, "rho": networks.ring(6).rho}
-    assert len(experiments.network({"network": {"name": "ring", "agents": 6}, "facts": facts}).edges) == 6
-    with pytest.raises(experiments.ConfigError, match="made again from its recipe it is another network"):
-        experiments.network({"network": {"name": "complete", "agents": 6}, "facts": facts})
-    given = networks.from_matrix(networks.ring(6).W)
-    with pytest.raises(experiments.ConfigError, match="saved by its fingerprint only"):
-        experiments.network({"network": given.describe(), "facts": facts})
-    with pytest.raises(experiments.ConfigError, match="network"):
-        experiments.network({"facts": facts})
 
 
 # what differed from the plan
@@ -298,7 +303,7 @@ def test_report_writes_the_page(tmp_path):
     shown = data(tmp_path / "out" / "report.html")
     assert [run["name"] for run in shown["runs"]] == ["A", "B"]  # each once
     assert shown["title"] == "a, b, x"
-    assert shown["networks"][0]["count"] == 4  # from the recipe
+    assert shown["networks"][0]["count"] == 4  # as noted
     assert "missing" not in shown["networks"][0]
 
 

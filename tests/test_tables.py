@@ -6,7 +6,6 @@ import math
 import pytest
 
 from proxdasa.reports import (
-    Line,
     Run,
     Sheet,
     Spread,
@@ -47,7 +46,11 @@ def test_the_table_of_a_run():
     )
     table = summarise([one])
     assert table.target == 4, "twice the final loss"
-    assert table.lines == [Line("M", "r", 4, 15.0, 3.0, pytest.approx(T[1], rel=1e-4), 1.0, 2.0, [])]
+    (line,) = table.lines
+    assert (line.method, line.run, line.agents, line.iterations_to_target) == ("M", "r", 4, 15.0)
+    assert (line.stationarity, line.stationarity_half_width) == (3.0, pytest.approx(T[1], rel=1e-4))
+    assert (line.consensus, line.loss, line.lost) == (1.0, 2.0, [])
+    assert all(map(math.isnan, (line.gamma, line.table_stationarity, line.objective))), "nobody recorded them"
     assert table.slopes == []
     assert summarise([one], target=3.0).lines[0].iterations_to_target == 15
     assert math.isnan(summarise([one], target=2.0).lines[0].iterations_to_target), "one trial never got there"
@@ -114,9 +117,12 @@ def test_the_table_as_a_file(tmp_path):
     with path.open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert " ".join(first) == (
-        "method run agents iterations_to_target stationarity stationarity_half_width consensus loss"
+        "method run agents gamma iterations_to_target stationarity stationarity_half_width "
+        "table_stationarity table_stationarity_half_width consensus loss objective"
     )
-    assert list(first.values()) == ["M", "n = 2", "2", "10.0", "0.5", "nan", "0.1", "1.0"]
+    assert list(first.values()) == [
+        "M", "n = 2", "2", "nan", "10.0", "0.5", "nan", "nan", "nan", "0.1", "1.0", "nan",
+    ]  # fmt: skip
     assert second["run"] == 'with, comma and "quotes"'
     assert (second["iterations_to_target"], second["stationarity"], second["loss"]) == ("nan", "nan", "7.0")
 

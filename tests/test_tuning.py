@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import budget, cli, networks, regularizers, schedules, tuning
+from proxdasa import budget, cli, metrics, networks, regularizers, schedules, tuning
 from proxdasa.experiments import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
-from proxdasa.reports import searches
+from proxdasa.reports import searches, words
 from proxdasa.results import Result
 from proxdasa.runner import Setup
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
@@ -175,13 +175,16 @@ def test_the_best_is_found_and_what_diverges_is_marked():
     assert found.notes == []
 
 
-def test_if_everything_diverges_results_are_there_all_the_same(tmp_path):
+def test_if_everything_diverges_results_are_there_all_the_same(tmp_path, drawn):
     found = tuned({"gamma": [1e3, 1e4]})
     assert found.result.stopped == "diverged"
     with pytest.raises(ValueError, match="D-PSGD has no loss to choose by: every setting diverged"):
         _ = found.best
     found.save(tmp_path)
-    assert (tmp_path / "figure.png").stat().st_size > 5_000
+    (ax,) = drawn[0].axes
+    assert drawn[0].get_suptitle() == "no setting has a value"
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("gamma", words("loss").label, "log")
+    assert {line.get_label(): line.get_xdata().tolist() for line in ax.lines} == {"diverged": [1e3, 1e4]}
 
 
 def fake(values):
@@ -245,12 +248,9 @@ def test_memory_is_that_of_the_state_and_three_more_rows(monkeypatch):
 def test_notes_on_trusting_the_ranking():
     search = tuning.Search(setup(), tuning.combinations({"gamma": [0.001, 0.01]}))
     result = search.setup.run()
-    assert "each setting's own γ" in search.ranked(result, "stationarity").notes[0]
     assert search.ranked(result, "loss").notes == [
         "the best gamma is the largest that was tried; beyond it may be better"
     ]
-    alike = replace(search, base=replace(search.base, regularizer=regularizers.Zero()))
-    assert not any("own γ" in note for note in alike.ranked(result, "stationarity").notes)
 
 
 # files and pictures
@@ -301,9 +301,7 @@ def test_a_large_heat_map_has_few_labels_and_colours_that_still_tell():
 
 
 @pytest.mark.parametrize(("three", "panels"), [(False, 1), (True, 3)])
-def test_pictures_of_one_and_three_parameters(tmp_path, three, panels, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(searches.Figure, "savefig", lambda figure, *_args, **_more: drawn.append(figure))
+def test_pictures_of_one_and_three_parameters(tmp_path, three, panels, drawn):
     some = outcomes(three=True) if three else [o for o in outcomes() if o.parameters["gamma"] == 1]
     searches.draw_search(some, "loss", tmp_path / "figure.png")
     assert [ax.get_xlabel() for ax in drawn[0].axes] == (["gamma", "alpha", "c"] if three else ["alpha"])
@@ -349,9 +347,12 @@ def test_the_command(file, tmp_path):
         "alpha": {"name": "horizon", "scale": float(rows[0]["alpha"])},
     }
     assert pasted == best
-    again = call(*words, "--measure", "stationarity")
+    again = call(*words, "--measure", "table_stationarity")
     assert "1 finished run reused" in again.stderr
-    assert "each setting's own γ" in again.stdout
+    assert "stationarity at γ = 1" in again.stdout
+    unlike = call(*words, "--measure", "stationarity")
+    assert (unlike.exit_code, unlike.stderr.count("\n")) == (2, 1)
+    assert "stationarity is measured with each setting's own γ" in unlike.stderr
     other = call(*words[:-1], "alpha=0.3,2")
     assert other.exit_code == 2
     assert "results of other settings" in other.stderr
@@ -397,10 +398,25 @@ def test_what_a_search_has_no_place_for():
         tuned({"gamma": 0.1})
 
 
-def test_the_gamma_of_what_diverged_does_not_matter():
-    regularizer = {"regularizer": L1(0.1), "measure": "stationarity"}
-    assert any("own γ" in told for told in tuned({"gamma": [0.1, 0.2]}, **regularizer).notes)
-    assert not any("own γ" in told for told in tuned({"gamma": [0.1, 1e9]}, **regularizer).notes)
+@pytest.mark.parametrize("measure", ["stationarity", "certificate", "per_agent", "merit"])
+def test_settings_of_different_gamma_are_not_ranked_by_a_measure_at_their_own(measure):
+    everything = (*metrics.STANDARD, metrics.per_agent(1.0), metrics.merit(1.0))
+    base = replace(setup(), metrics=everything)
+    unlike, alike = (
+        tuning.Search(base, tuning.combinations(grid)) for grid in ({"gamma": [0.001, 0.01]}, {"alpha": [0.1, 0.2]})
+    )
+    told = rf"measure: {measure} is measured with each setting's own γ, so that it cannot rank settings of 2 different"
+    with pytest.raises(ValueError, match=told):
+        unlike.check(measure)
+    with pytest.raises(ValueError, match=told):
+        unlike.ranked(unlike.setup.run(), measure)
+    assert alike.check(measure) is False
+    smooth = replace(unlike, base=replace(base, regularizer=regularizers.Zero()))
+    if measure == "merit":
+        with pytest.raises(ValueError, match=told):
+            smooth.check(measure)
+    else:
+        assert smooth.check(measure) is False, "without a regularizer G is the gradient, whatever γ is"
 
 
 def test_the_command_if_everything_diverges(file, tmp_path):

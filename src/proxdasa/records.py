@@ -11,7 +11,9 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -141,7 +143,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = _expected(folder, CONFIG)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from error
     missing = {"facts", "ending"} - set(config if isinstance(config, dict) else ())
     if missing:
@@ -178,8 +180,9 @@ def parse_rows(text: str, path: Path) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            rows.append({key: math.nan if value is None else value for key, value in row.items()})
-        except (json.JSONDecodeError, AttributeError) as error:
+            # The names are the same in all rows, and kept once.
+            rows.append({sys.intern(key): math.nan if value is None else value for key, value in row.items()})
+        except (ValueError, AttributeError, RecursionError) as error:
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: not a JSON object: {line[:60]!r}") from error
             callers.warn(f"{path}: the last line is cut short and was left out")
@@ -204,10 +207,24 @@ def find_results(folder: Path) -> list[Path]:
     """The results folders at or below a folder, in name order."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    found = sorted(path.parent for path in folder.rglob(RECORDS))
+    # A link to nowhere is found too: whoever reads it says what is wrong.
+    found = sorted(place for place in folders_below(folder) if os.path.lexists(place / RECORDS))
     if not found:
         raise FileNotFoundError(f"there are no results in {folder} (no {RECORDS} at or below it)")
     return found
+
+
+def folders_below(folder: Path) -> Iterator[Path]:
+    """A folder and all below it, however deep, but none behind a link; one that cannot be listed is empty."""
+    places = [folder]
+    while places:
+        place = places.pop()
+        yield place
+        try:
+            with os.scandir(place) as entries:
+                places += [place / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
 
 
 def _expected(folder: Path, name: str) -> Path:

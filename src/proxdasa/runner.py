@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +31,7 @@ from proxdasa.schedules import Alpha, Number, Schedule, check_count
 from proxdasa.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
-"""Edges up to which a network that no recipe makes again has them noted in the configuration, to be drawn from it."""
+"""Edges up to which a network has them noted in the configuration, for reports to draw."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +91,9 @@ class Setup:
             "proxdasa": version("proxdasa"),
             "torch": torch.__version__,
         }
-        if any(isinstance(value, Mapping) for value in self.network.recipe.values()):  # a graph or matrix of the user's
-            edges = self.network.edges
-            facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
+        gamma, edges = self.algorithm.mapping_gamma, self.network.edges
+        facts["gamma"] = describe(gamma.flatten().tolist() if isinstance(gamma, Tensor) else gamma)
+        facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
 
     def check_memory(self, agents: range | None = None, what: str | None = None) -> None:

@@ -46,8 +46,8 @@ SETTING = 500
 """Bytes of memory for a setting."""
 MOST_SAMPLES = 100_000
 """Settings that are drawn at a time."""
-OF_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
-"""Measures that depend on the method's own γ unless Ψ = 0."""
+OF_GAMMA = ("stationarity", "certificate", "per_agent")
+"""Measures that depend on the method's own γ unless Ψ = 0; the merit function does in any case."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,7 @@ class Tuning:
     @property
     def notes(self) -> list[str]:
         """What to know before trusting the ranking."""
-        setup, told = self.search.base, []
-        ranked = [with_parameters(setup.algorithm, o.parameters) for o in self.ranking if not o.fault]
-        gammas = {float(algorithm.mapping_gamma) for algorithm in ranked}
-        if self.measure in OF_GAMMA and len(gammas) > 1 and not isinstance(setup.regularizer, Zero):
-            told.append(
-                f"{self.measure} is measured with each setting's own γ, and larger γ make it smaller; "
-                "table_stationarity and objective measure all alike"
-            )
+        told = []
         for name in () if self.ranking[0].fault else self.best:
             tried = {outcome.parameters[name] for outcome in self.ranking}
             ends = {min(tried): "smallest", max(tried): "largest"}
@@ -151,6 +144,7 @@ class Search:
     def check(self, measure: str, largest: bool | None = None) -> bool:
         """Refuse what cannot be measured or does not fit into memory; whether more of the measure is better."""
         self.setup.check_memory(what=self.size)
+        self._check_alike(measure)
         setup, method = self.base, self.base.algorithm
         recorded = [metric.name for metric in setup.metrics if method.facts.averaging or not metric.needs_z]
         recorded += setup.problem.scores(setup.start().mean(dim=1)[:1])
@@ -174,8 +168,22 @@ class Search:
 
     def ranked(self, result: Result, measure: str, largest: bool | None = None) -> Tuning:
         """The settings by the measure at the end of the run that `setup` describes."""
+        self._check_alike(measure)
         more = larger_is_better(measure) if largest is None else largest
         return Tuning(self, result, measure, rank(result, self.settings, measure, more))
+
+    def _check_alike(self, measure: str) -> None:
+        """Refuse to rank settings by what is another measure for each of them."""
+        depends = measure == "merit" or (measure in OF_GAMMA and not isinstance(self.base.regularizer, Zero))
+        if not depends:
+            return
+        methods = [with_parameters(self.base.algorithm, setting) for setting in self.settings]
+        gammas = {float(method.mapping_gamma) for method in methods}
+        if len(gammas) > 1:
+            raise ValueError(
+                f"measure: {measure} is measured with each setting's own γ, so that it cannot rank settings of "
+                f"{len(gammas)} different γ; accepted: objective, table_stationarity and others that have no γ in them"
+            )
 
     def _check_base(self) -> None:
         if self.base.random_iterate:
@@ -214,7 +222,8 @@ def tune(
             ``gamma``, or one of a schedule in such a field, such as ``alpha.scale``; ``alpha`` is its first.
         random: in place of a grid, (low, high) by parameter. Settings are drawn log-uniformly, by the run's seed.
         samples: how many settings are drawn.
-        measure: what to rank by at the end: any measure that the run records, averaged over trials.
+        measure: what to rank by at the end: any measure that the run records, averaged over trials. Settings of
+            different γ are not ranked by a measure at a setting's own γ, such as ``stationarity``.
         largest: whether more of it is better; known of the library's own measures.
         progress: as for `run`.
         checkpoints: as for `run`; an interrupted search goes on from there.

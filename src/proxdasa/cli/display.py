@@ -41,8 +41,13 @@ def input_errors() -> Iterator[None]:
     except (ValueError, OSError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's word for too much
             raise
-        err.print(f"[red]error:[/] {escape(_said(error))}", soft_wrap=True, highlight=False, emoji=False)
+        err.print(f"[red]error:[/] {escape(_visible(_said(error)))}", soft_wrap=True, highlight=False, emoji=False)
         raise typer.Exit(BAD_INPUT) from None
+
+
+def _visible(text: str) -> str:
+    """Names of files and words from them do not steer the terminal; lines stay lines."""
+    return "\n".join(map(reports.visible, text.split("\n")))
 
 
 def _said(error: Exception) -> str:
@@ -83,7 +88,7 @@ def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Ma
     for name, heading in sheet.columns.items():
         table.add_column(heading, justify="left" if name in TEXTS else "right")
     for row in sheet.texts():
-        table.add_row(*map(escape, row))
+        table.add_row(*map(escape, map(reports.visible, row)))
     show_table(table)
     for run in runs:
         if run.ending:
@@ -166,9 +171,9 @@ def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
 
 def say(text: str, console: Screen = out) -> None:
     """Print text as it is: paths are neither wrapped, so that they can be copied, nor read as markup."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False, emoji=False)
+    console.print(_visible(text), soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """A warning in one line, in place of Python's two."""
-    err.print(f"[yellow]warning:[/] {escape(str(message))}", soft_wrap=True, highlight=False, emoji=False)
+    err.print(f"[yellow]warning:[/] {escape(_visible(str(message)))}", soft_wrap=True, highlight=False, emoji=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from proxdasa import experiments, records, reports
+from proxdasa import records, reports
 from proxdasa.cli.display import input_errors, output_option, show_report, show_warning
 from proxdasa.loop import CHECKPOINTS
 
@@ -30,24 +31,24 @@ def report(
 ) -> None:
     """Draw the figure and print the table of finished runs, from their records alone.
 
-    What cannot be read is named and left out.
+    Nothing outside the folders is opened. What cannot be read is named and left out.
     """
     with input_errors():
         found, missing = _find(folders)
         runs, faults = reports.salvage(found)
-        faults = missing + faults
+        faults = [*map(reports.visible, missing), *faults]
         for fault in faults:
             show_warning(fault)
         place = output or (folders[0] if len(folders) == 1 else Path())
         summary = reports.summarise(runs, target)
         if html:
-            title = ", ".join(folder.resolve().name for folder in folders)
-            page = reports.write_page(
-                place / "report.html", title, runs, summary, lambda config: experiments.network(config).edges, faults
-            )
-            written = {"page": page}
+            title = reports.visible(", ".join(folder.resolve().name for folder in folders))
+            written = {"page": reports.write_page(place / "report.html", title, runs, summary, faults)}
         else:
-            written = {"figure": reports.draw(runs, place / "report.png")}
+            shown, left_out = reports.drawable(runs)
+            if left_out:
+                show_warning(left_out)
+            written = {"figure": reports.draw(shown, place / "report.png")}
         written["table"] = reports.write_csv(summary, place / "report.csv")
         show_report(runs, summary, written)
 
@@ -57,12 +58,13 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     found: dict[Path, Path] = {}
     missing: list[str] = []
     for folder in folders:
-        begun = [place.parents[1] for place in sorted(folder.glob(f"**/{CHECKPOINTS}/{records.CONFIG}"))]
+        below = sorted(records.folders_below(folder))
+        begun = [place for place in below if os.path.lexists(place / CHECKPOINTS / records.CONFIG)]
         unfinished = [
             f"{run} holds checkpoints of a run and no records yet; unless it is still running, "
             f"proxdasa resume {run} goes on with it"
             for run in begun
-            if not (run / records.RECORDS).exists()
+            if not os.path.lexists(run / records.RECORDS)
         ]
         missing += unfinished
         try:

@@ -15,7 +15,7 @@ from proxdasa.cli.reproduce import Output, Overwrite, Seed, Trials, app, finish,
 from proxdasa.cli.watching import watched
 from proxdasa.experiments.heterogeneity import BETAS, skew
 from proxdasa.experiments.topology import ROUNDS
-from proxdasa.reports import Cell, Panel, Run, Sheet, finals, second_half, shown_curve, words
+from proxdasa.reports import Cell, Panel, Run, Sheet, finals, named, second_half, shown_curve, words
 from proxdasa.runner import Setup
 
 __all__ = ["app"]  # that of the paper's experiments, with the two commands of this module
@@ -102,7 +102,7 @@ def topology(
     with input_errors():
         runs = load(output, setups)
         sheet = _graph_sheet(runs, setups, len(budgets))
-        show_sheet("stationarity ‖G(x̄, ∇F(x̄), γ)‖² at the end", sheet)
+        show_sheet(f"{named('stationarity', list(runs.values())).label} at the end", sheet)
         write(output, sheet, _draw_graphs(runs, output / "figure.png"))
     finish(results)
 
@@ -127,7 +127,7 @@ def _draw_graphs(runs: Mapping[str, Run], path: Path) -> Path:
 
     On a complete graph agents agree but for rounding, so there is no consensus error to show.
     """
-    labels = {id(run): MIXINGS[name.split("-")[1]] for name, run in runs.items()}
+    labels, every = {id(run): MIXINGS[name.split("-")[1]] for name, run in runs.items()}, list(runs.values())
     grid = []
     for measure in ("stationarity", "consensus"):
         row = []
@@ -136,6 +136,6 @@ def _draw_graphs(runs: Mapping[str, Run], path: Path) -> Path:
             curves = finals(mine, lambda run: run.final("rounds").mean, measure, lambda run: labels[id(run)])
             if measure == "consensus" and graph == "complete":
                 continue
-            row.append(Panel(graph, words("rounds").label, words(measure).label, curves, log_x=True))
+            row.append(Panel(graph, words("rounds").label, named(measure, every).label, curves, log_x=True))
         grid.append(row)
     return reports.draw_panels(grid, path)

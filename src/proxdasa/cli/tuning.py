@@ -44,8 +44,8 @@ def tune(
         str,
         typer.Option(
             metavar="NAME",
-            help="What to rank by at the end: objective, loss, stationarity, table_stationarity, consensus, accuracy, "
-            "test_loss, or anything else that the run records.",
+            help="What to rank by at the end: objective, loss, table_stationarity, consensus, accuracy, test_loss, or "
+            "anything else that the run records; stationarity for settings of one γ only.",
         ),
     ] = "objective",
     trials: Annotated[

@@ -27,8 +27,7 @@ from typing import Any
 import torch
 
 from proxdasa import budget, networks
-from proxdasa.experiments.objects import CONVERTERS, ConfigError, make
-from proxdasa.networks import Network
+from proxdasa.experiments.objects import ConfigError, make
 from proxdasa.runner import Setup
 
 WEIGHT = 50
@@ -75,17 +74,6 @@ def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     if try_step:
         _try(setup)
     return setup
-
-
-def network(config: Mapping[str, Any]) -> Network:
-    """The network of saved results, made again from its recipe and found to be the same."""
-    recipe, rho = config.get("network"), config["facts"].get("rho")
-    if isinstance(recipe, Mapping) and any(isinstance(value, Mapping) for value in recipe.values()):
-        raise ConfigError("a graph or matrix made in Python is saved by its fingerprint only")
-    made: Network = CONVERTERS[Network](recipe, "network")
-    if made.n != config["facts"]["agents"] or not (rho is None or abs(made.rho - rho) < 1e-6):
-        raise ConfigError("made again from its recipe it is another network; the versions of libraries may differ")
-    return made
 
 
 def _try(setup: Setup) -> None:

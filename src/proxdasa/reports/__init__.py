@@ -1,13 +1,15 @@
 """Tables, figures and a page from results folders alone; nothing here runs anything."""
 
+from proxdasa.reports.comparisons import named
 from proxdasa.reports.curves import Curve, Run, Spread, finals
-from proxdasa.reports.figures import draw, draw_comparison, second_half, shown_curve
+from proxdasa.reports.figures import draw, draw_comparison, drawable, second_half, shown_curve
 from proxdasa.reports.page import write_page
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.quantities import words
 from proxdasa.reports.runs import load_runs, salvage
 from proxdasa.reports.sheets import Cell, Sheet
 from proxdasa.reports.tables import Line, Slope, Table, compare, summarise, write_csv
+from proxdasa.reports.texts import visible
 
 __all__ = [
     "Cell",
@@ -23,12 +25,15 @@ __all__ = [
     "draw",
     "draw_comparison",
     "draw_panels",
+    "drawable",
     "finals",
     "load_runs",
+    "named",
     "salvage",
     "second_half",
     "shown_curve",
     "summarise",
+    "visible",
     "words",
     "write_csv",
     "write_page",

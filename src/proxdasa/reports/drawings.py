@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from proxdasa import records
 from proxdasa.reports.curves import Array, Run
+from proxdasa.reports.folders import file_within
 
 MOST_AGENTS, MOST_EDGES = 500, 5_000
 """More are a blot."""
@@ -19,30 +23,38 @@ CAREFULLY = 150
 
 Pairs = NDArray[np.int64]
 """Edges as rows (i, j)."""
-Edges = Callable[[Mapping[str, Any]], Pairs]
-"""The edges of the network that a configuration names; a ValueError or OSError says why they are not known."""
+MOST_STATE = 200_000_000
+"""Bytes of x that are read of a final state."""
+HEADER = 1_000_000
+"""Bytes that tell what is in the file of a final state."""
 
 
-def drawing(run: Run, edges: Edges) -> dict[str, Any]:
-    """What a page needs to draw a run's network, or why it cannot, as plain values."""
+def drawing(run: Run) -> dict[str, Any]:
+    """What a page needs to draw a run's network, or why it cannot, as plain values.
+
+    The edges are those that the configuration notes: to make the network again from its recipe may take a file that
+    lies elsewhere, or any amount of time.
+    """
     told = {key: run.config["facts"].get(key) for key in ("agents", "rho", "rounds")}
     if run.agents > MOST_AGENTS:
         return {**told, "missing": f"{run.agents:,} agents are too many to draw"}
     try:
-        known = _noted(run) if "edges" in run.config["facts"] else edges(run.config)
-    except (ValueError, OSError) as error:
+        known = _noted(run)
+    except ValueError as error:
         circle = layout(run.agents, np.empty((0, 2), dtype=np.int64)).round(3).tolist()
         return {**told, "places": circle, "edges": [], "missing": f"its edges are not known: {error}"}
     degrees = np.bincount(known.ravel(), minlength=run.agents).tolist()
-    drawn = {**told, "count": len(known), "degrees": degrees, "places": layout(run.agents, known).round(3).tolist()}
+    drawn = {**told, "count": len(known), "degrees": degrees}
     if len(known) > MOST_EDGES:
-        return {**drawn, "edges": [], "missing": f"{len(known):,} edges are too many to draw"}
-    return {**drawn, "edges": known.tolist()}
+        return {**drawn, "missing": f"{len(known):,} edges are too many to draw"}
+    return {**drawn, "places": layout(run.agents, known).round(3).tolist(), "edges": known.tolist()}
 
 
 def _noted(run: Run) -> Pairs:
-    """The edges that the configuration has among its facts, as for graphs made in Python."""
-    given, agents = run.config["facts"]["edges"], range(run.agents)
+    """The edges that the configuration has among its facts."""
+    given, agents = run.config["facts"].get("edges"), range(run.agents)
+    if given is None:
+        raise ValueError("config.json does not note them")
     if not isinstance(given, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(type(i) is int and i in agents for i in pair)
         for pair in given
@@ -68,16 +80,38 @@ def disagreement(run: Run) -> list[float]:
     """
     if run.folder is None:
         raise ValueError("the final state was not saved")
-    state = records.read_tensors(run.folder)
-    if "x" not in state:
-        raise ValueError(f"{run.folder / records.FINAL} holds no x")
-    x = state["x"]
-    if x.ndim != 3 or x.shape[1] != run.agents or not all(trial < len(x) for trial in run.began):
-        raise ValueError(f"{run.folder / records.FINAL}: x is of shape {list(x.shape)}, which is another run's")
-    x = x[list(run.began)].double()
-    errors = (x - x.mean(dim=1, keepdim=True)).square().sum(dim=-1)
-    errors = errors[errors.isfinite().all(dim=1)]
-    if not len(errors):
+    if run.agents > MOST_AGENTS:
+        raise ValueError(f"{run.agents:,} agents are too many to show one by one")
+    path = _state_file(run.folder)
+    total, count = torch.zeros(run.agents, dtype=torch.float64), 0
+    try:
+        with safe_open(path, framework="pt") as state:
+            variables = state.keys()
+            if "x" not in variables:
+                raise ValueError(f"{path} holds no x")
+            x = state.get_slice("x")
+            shape, trials = x.get_shape(), list(run.began)
+            if len(shape) != 3 or shape[1] != run.agents or not all(trial < shape[0] for trial in trials):
+                raise ValueError(f"{path}: x is of shape {shape}, which is another run's")
+            if math.prod(shape) * 8 > MOST_STATE:
+                raise ValueError(f"{path}: x has {math.prod(shape):,} numbers, too many for a report")
+            for trial in trials:
+                own = x[trial].double()
+                errors = (own - own.mean(dim=0)).square().sum(dim=-1)
+                if errors.isfinite().all():
+                    total, count = total + errors, count + 1
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+    if not count:
         raise ValueError("every trial diverged")
-    means: list[float] = errors.mean(dim=0).tolist()
+    means: list[float] = (total / count).tolist()
     return means
+
+
+def _state_file(folder: Path) -> Path:
+    """The file of the final state, found to begin with a short table of contents."""
+    path = file_within(folder, records.FINAL)
+    with path.open("rb") as file:
+        if int.from_bytes(file.read(8), "little") > HEADER:
+            raise ValueError(f"{path}: not a whole safetensors file: its header is too large")
+    return path

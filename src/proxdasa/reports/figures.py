@@ -8,22 +8,36 @@ from pathlib import Path
 
 import numpy as np
 
+from proxdasa.reports.comparisons import named, stationarity_of
 from proxdasa.reports.curves import Curve, Run, names
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.quantities import words
+
+MOST_CURVES, MOST_METHODS = 100, 20
+"""Runs and methods of one figure; of more, none could be told from the others."""
+
+
+def drawable(runs: Sequence[Run]) -> tuple[list[Run], str]:
+    """The first runs of a set, as many as a figure has room for, and what was left out, in words."""
+    titles = list(dict.fromkeys(run.title for run in runs))[:MOST_METHODS]
+    shown = [run for run in runs if run.title in titles][:MOST_CURVES]
+    left = len(runs) - len(shown)
+    return shown, f"the figure shows {len(shown)} of {len(runs):,} runs; the table has all of them" if left else ""
 
 
 def draw(runs: Sequence[Run], path: Path) -> Path:
     """Draw the runs' measures against iterations: one row per method, one column per measure, one curve per run.
 
-    Measures that no run recorded are left out.
+    Stationarity is at the runs' own γ if that is the same for all, otherwise at γ = 1. Measures that no run recorded
+    are left out.
     """
-    measures = _recorded(runs, ("loss", "stationarity", "consensus"))
+    measures = _recorded(runs, ("loss", stationarity_of(runs), "consensus"))
     grid = []
     for title in dict.fromkeys(run.title for run in runs):
         mine = [run for run in runs if run.title == title]
         curves = {measure: [shown_curve(run, measure) for run in mine] for measure in measures}
-        grid.append([Panel(title, words("k").label, words(measure).label, curves[measure]) for measure in measures])
+        labels = {measure: named(measure, runs).label for measure in measures}
+        grid.append([Panel(title, words("k").label, labels[measure], curves[measure]) for measure in measures])
     return draw_panels(grid, path, ordered=True)
 
 

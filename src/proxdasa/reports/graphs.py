@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from proxdasa.reports.curves import Array
 from proxdasa.reports.drawings import MOST_AGENTS, MOST_EDGES, Pairs, layout
-from proxdasa.reports.panels import PALETTE, WIDTH
+from proxdasa.reports.panels import PALETTE, WIDTH, save
 
 BESIDE = 4
 """Graphs in a row."""
@@ -47,9 +47,7 @@ def draw_graphs(drawings: Sequence[Drawing], path: Path) -> Path:
         ax.set_axis_off()
     for ax, drawing in zip(axes, drawings, strict=False):
         _draw(ax, drawing)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=144)
-    return path
+    return save(figure, path)
 
 
 def _draw(ax: Axes, drawing: Drawing) -> None:

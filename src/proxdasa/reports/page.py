@@ -5,7 +5,10 @@ Everything on it is data: `contents` says what, and the script of ``page.html`` 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -16,14 +19,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
+from proxdasa.reports.comparisons import RANKED, alike, hindrance, named
 from proxdasa.reports.curves import Array, Curve, Run, names
-from proxdasa.reports.drawings import Edges, disagreement, drawing
+from proxdasa.reports.drawings import disagreement, drawing
 from proxdasa.reports.endings import differences, diverged, times
 from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
 from proxdasa.reports.panels import PALETTE, STYLES
-from proxdasa.reports.quantities import measures, words
+from proxdasa.reports.quantities import OWN_GAMMA, measures, value, words
 from proxdasa.reports.runs import flatten
-from proxdasa.reports.sheets import text
+from proxdasa.reports.sheets import text, write_text
 from proxdasa.reports.tables import Table
 
 Plain = dict[str, Any]
@@ -38,23 +42,27 @@ DASHES = dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))
 """matplotlib's line styles as SVG has them."""
 UNTOLD = ("facts.title", "facts.edges")
 """Settings that the page shows elsewhere."""
-DATA = "__DATA__"
-"""The place in the template."""
+DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
+"""Places in the template: of the data, and of the fingerprints by which the style and the script are allowed."""
 
 
-def write_page(
-    path: Path, title: str, runs: Sequence[Run], summary: Table, edges: Edges, faults: Sequence[str] = ()
-) -> Path:
-    """Write the page of some runs; ``edges`` knows their networks, ``faults`` are what could not be read."""
-    data = json.dumps(contents(title, runs, summary, edges, faults), allow_nan=False, separators=(",", ":"))
-    template = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_page(path: Path, title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str] = ()) -> Path:
+    """Write the page of some runs; ``faults`` are what could not be read."""
+    data = json.dumps(contents(title, runs, summary, faults), allow_nan=False, separators=(",", ":"))
+    page = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
+    for place, tag in {STYLE: "style", SCRIPT: "script"}.items():
+        page = page.replace(place, _fingerprint(page, tag))
     # A label with "</script>" in it would end the data, and what follows would be the page's.
-    path.write_text(template.replace(DATA, data.replace("<", "\\u003c")), encoding="utf-8")
-    return path
+    return write_text(path, page.replace(DATA, data.replace("<", "\\u003c")))
 
 
-def contents(title: str, runs: Sequence[Run], summary: Table, edges: Edges, faults: Sequence[str]) -> Plain:
+def _fingerprint(page: str, tag: str) -> str:
+    """The name of an element's text in a content security policy: a page may run and wear this and nothing else."""
+    text = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str]) -> Plain:
     """All that the page shows, as plain values."""
     recorded = [measure for measure in measures(row for run in runs for row in run.rows) if _any(runs, measure)]
     axes = [axis for axis in AXES if _any(runs, axis)]
@@ -62,23 +70,25 @@ def contents(title: str, runs: Sequence[Run], summary: Table, edges: Edges, faul
         axes.remove("passes")
     points = min(MOST_POINTS, max(2, MOST_NUMBERS // (len(runs) * (3 * len(recorded) + len(axes)))))
     thin = [_thinned(run, points) for run in runs]
-    networks = {repr(run.config.get("network")): run for run in reversed(runs)}
+    networks = {_network(run): run for run in reversed(runs)}
     settings = [_settings(run) for run in runs]
     shared = {key: value for key, value in settings[0].items() if all(own.get(key) == value for own in settings)}
-    named, sheet = names(runs), summary.sheet()
+    told, sheet = names(runs), summary.sheet()
     return {
         "title": title,
         "tiles": _tiles(runs),
-        "ends": _ends(runs, named),
+        "ends": _ends(runs, told),
         "table": {"title": summary.title, "columns": list(sheet.columns.values()), "rows": sheet.texts()},
         "notes": list(sheet.notes),
         "axes": [{"key": axis, "label": words(axis).label, "log": far_apart(runs, axis)} for axis in axes],
-        "measures": [{"key": key, **words(key)._asdict()} for key in recorded],
+        "measures": [
+            {"key": key, **named(key, runs)._asdict(), "alike": key not in OWN_GAMMA or alike(runs)} for key in recorded
+        ],
         "thinned": any(len(few.rows) < len(run.rows) for few, run in zip(thin, runs, strict=True)),
         "shared": shared,
         "runs": [
             {
-                "name": named[i],
+                "name": told[i],
                 "colour": PALETTE[i % len(PALETTE)].replace("#000000", "currentColor"),  # black on white only
                 "dash": DASHES[STYLES[i // len(PALETTE) % len(STYLES)]],
                 "trials": run.trials,
@@ -88,15 +98,20 @@ def contents(title: str, runs: Sequence[Run], summary: Table, edges: Edges, faul
                 "differences": differences(run),
                 "diverged": bool(diverged(run)),
                 "times": times(run),
-                "network": list(networks).index(repr(run.config.get("network"))),
+                "network": list(networks).index(_network(run)),
                 **_errors(run),
             }
             for i, run in enumerate(runs)
         ],
-        "networks": [drawing(run, edges) for run in networks.values()],
+        "networks": [drawing(run) for run in networks.values()],
         "colours": [to_hex(colour) for colour in mpl.colormaps["viridis"](np.linspace(0, 1, 17))],
         "faults": list(faults),
     }
+
+
+def _network(run: Run) -> str:
+    """What a drawing tells of a run's network, by which runs have the same."""
+    return repr([run.agents, *(run.config["facts"].get(key) for key in ("rho", "rounds", "edges"))])
 
 
 def _any(runs: Sequence[Run], quantity: str) -> bool:
@@ -158,14 +173,14 @@ def _words(value: Any) -> str:
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The size of it all, as (what, how many)."""
-    seconds: Mapping[Any, float] = {run.folder or i: run.rows[-1].get("seconds", 0.0) for i, run in enumerate(runs)}
+    seconds: Mapping[Any, float] = {run.folder or i: value(run.rows[-1], "seconds") for i, run in enumerate(runs)}
     return [
         ("runs", str(len(runs))),
         ("methods", str(len({run.title for run in runs}))),
         ("agents", _from_to(run.agents for run in runs)),
         ("iterations", _from_to(run.rows[-1]["k"] for run in runs)),
         ("trials", _from_to(run.trials for run in runs)),
-        ("time", _duration(sum(seconds.values()))),
+        ("time", _duration(sum(spent for spent in seconds.values() if math.isfinite(spent)))),
     ]
 
 
@@ -182,14 +197,17 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _ends(runs: Sequence[Run], named: Sequence[str]) -> list[Plain]:
-    """The best run at the end by loss, stationarity and accuracy, with its mean over trials."""
-    best = []
-    for measure, sign in {"loss": 1, "stationarity": 1, "accuracy": -1}.items():
-        ends = [(sign * end.mean, i) for i, run in enumerate(runs) if np.isfinite((end := run.final(measure)).mean)]
-        if ends:
-            i = min(ends)[1]
-            rank = ("lowest " if sign > 0 else "highest ") if len(runs) > 1 else ""
-            what = f"{rank}final {words(measure).name}"
-            best.append({"what": what, "value": text(runs[i].final(measure)).partition(" [")[0], "run": named[i]})
-    return best
+def _ends(runs: Sequence[Run], told: Sequence[str]) -> list[Plain]:
+    """The best run at the end by each measure that means the same for all, or why none is; of one run, its end."""
+    ends = []
+    for measure, sign in RANKED.items() if len(runs) > 1 else {**RANKED, "stationarity": 1}.items():
+        means = [(sign * run.final(measure).mean, i) for i, run in enumerate(runs)]
+        known = [(mean, i) for mean, i in means if math.isfinite(mean)]
+        rank = ("lowest " if sign > 0 else "highest ") if len(runs) > 1 else ""
+        what = f"{rank}final {named(measure, runs).name}"
+        if known and (why := hindrance(measure, runs)):
+            ends.append({"what": what, "value": "not ranked", "run": why})
+        elif known:
+            i = min(known)[1]
+            ends.append({"what": what, "value": text(runs[i].final(measure)).partition(" [")[0], "run": told[i]})
+    return ends

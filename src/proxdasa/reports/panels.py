@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +13,11 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
+from proxdasa import disk
 from proxdasa.reports.curves import Array, Curve
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -58,13 +62,29 @@ def draw_panels(grid: Sequence[Sequence[Panel]], path: Path, ordered: bool = Fal
     _fill(axes, grid, looks)
     lines = {label: Line2D([], [], label=label, **look) for label, look in looks.items()}
     if one_legend:
-        figure.legend(handles=list(lines.values()), loc="outside upper center", ncols=beside, frameon=False)
+        handles = list(lines.values())
+        _as_written(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
     else:
         for ax, labels in zip(axes[:, 0], rows, strict=True):
-            ax.legend(handles=[lines[label] for label in labels], fontsize=9)
+            _as_written(ax.legend(handles=[lines[label] for label in labels], fontsize=9))
+    return save(figure, path)
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a figure in place of what has its name, be it a link to somewhere else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=144)
+    drawn = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # a box is drawn in its place
+        figure.savefig(drawn, format=path.suffix.lstrip(".") or None, dpi=144)
+    disk.replace(path, drawn.getvalue())
     return path
+
+
+def _as_written(legend: Legend) -> None:
+    """A label is no formula, even if it has two dollar signs."""
+    for text in legend.get_texts():
+        text.set_parse_math(False)
 
 
 def _looks(labels: Sequence[str], ordered: bool) -> dict[str, Look]:
@@ -94,15 +114,15 @@ def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) ->
         along_x = [curve.x for other in panels.values() if other.x_label == panel.x_label for curve in other.curves]
         along_y = [curve.mean for other in panels.values() if other.y_label == panel.y_label for curve in other.curves]
         _plot(ax, panel.curves, looks, panel.log_x and _positive(along_x), panel.log_y and _positive(along_y))
-        ax.set_title(panel.title, fontsize=10)
+        ax.set_title(panel.title, fontsize=10, parse_math=False)
         if below and below.x_label == panel.x_label:
             ax.tick_params(which="both", labelbottom=False)
         else:
-            ax.set_xlabel(panel.x_label)
+            ax.set_xlabel(panel.x_label, parse_math=False)
         if left and left.y_label == panel.y_label:
             ax.tick_params(which="both", labelleft=False)
         else:
-            ax.set_ylabel(panel.y_label)
+            ax.set_ylabel(panel.y_label, parse_math=False)
     for place, panel in panels.items():  # at last, for an axis with limits takes no notice of further curves
         if panel.y_range != (None, None):
             axes[place].set_ylim(panel.y_range)

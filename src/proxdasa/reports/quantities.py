@@ -35,18 +35,23 @@ WORDS = {
     "vectors": Words("vectors to each neighbour"),
     "loss": Words("loss", "F(x̄)"),
     "objective": Words("objective", "F(x̄) + Ψ(x̄)"),
-    "stationarity": Words("stationarity", "‖G(x̄, ∇F(x̄), γ)‖²"),
+    "stationarity": Words("stationarity at own γ", "‖G(x̄, ∇F(x̄), γ)‖²"),
     "consensus": Words("consensus error", "‖X − X̄‖²/n"),
-    "table_stationarity": Words("stationarity", "‖G(x̄, ∇F, 1)‖² + ‖X − X̄‖²"),
+    "table_stationarity": Words("stationarity at γ = 1", "‖G(x̄, ∇F, 1)‖² + ‖X − X̄‖²"),
     "density": Words("density", log=False),
     "accuracy": Words("test accuracy (%)", log=False),
     "lowest_accuracy": Words("worst agent's accuracy (%)", log=False),
     "test_loss": Words("test loss"),
     "dual_gap": Words("dual gap", "‖z̄ − ∇F(x̄)‖²"),
     "z_consensus": Words("disagreement on z", "‖Z − Z̄‖²/n"),
-    "certificate": Words("certificate", "‖G(x̄, z̄, γ)‖²"),
+    "certificate": Words("certificate at own γ", "‖G(x̄, z̄, γ)‖²"),
+    "per_agent": Words("agents' stationarity at own γ", "mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L²‖x_i − x̄‖²"),
+    "merit": Words("merit function at own γ", "W(x̄, z̄)"),
     "milliseconds": Words("ms per iteration"),
 }
+
+OWN_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
+"""Measures that each run takes at its own γ: they say nothing across runs that differ in it."""
 
 COSTS = (
     "samples", "gradients", "full_gradients", "rounds", "vectors", "bytes",

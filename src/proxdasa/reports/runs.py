@@ -6,14 +6,21 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from proxdasa import records
 from proxdasa.reports.curves import Run
+from proxdasa.reports.folders import Contents, read
+from proxdasa.reports.texts import shortened, visible
 
 LONGEST_LABEL = 50
 """Characters that a legend has room for."""
+LONGEST_NAME = 120
+"""Characters of a method, or of a label that no other is to be had for."""
+MOST_RUNS = 1_000
+"""Runs of a report; a sweep is one for each of its settings."""
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
@@ -22,68 +29,57 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     Those of one method are labelled by what differs between them, or by their folders if that is much or nothing. A
     sweep, whose trials differ in parameters, is one run for each combination of them.
     """
-    return _runs({path: _read(path) for path in folders})
+    return _runs({path: read(path) for path in folders})
 
 
 def salvage(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """The runs of those results folders that can be read, and what is wrong with the others or with a part of them."""
-    contents: dict[Path, _Contents] = {}
+    contents: dict[Path, Contents] = {}
     faults: list[str] = []
     for path in folders:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             try:
-                contents[path] = _read(path)
+                contents[path] = read(path)
             except (ValueError, OSError) as error:
-                faults.append(str(error))
-        faults += [str(warning.message) for warning in told]
+                faults.append(visible(str(error)))
+        faults += [visible(str(warning.message)) for warning in told]
     if not contents:
         raise ValueError("; ".join(faults) or "there are no results to report on")
-    return _runs(contents), faults
+    runs = _runs(contents)
+    if len(runs) > MOST_RUNS:
+        faults.append(f"{len(runs):,} runs are too many for a report, which shows the first {MOST_RUNS:,}")
+    return runs[:MOST_RUNS], faults
 
 
-_Contents = tuple[dict[str, Any], list[records.Row]]
-"""The configuration and the records of a results folder."""
-
-
-def _read(path: Path) -> _Contents:
-    """What a results folder holds, found to have what a report needs."""
-    config, rows = records.read_config(path), records.read_rows(path)
-    if not rows:
-        raise ValueError(f"{path / records.RECORDS} is empty: the run ended before its first observation")
-    for table, keys in {"facts": ("title", "agents"), "ending": ("iterations", "stopped", "diverged")}.items():
-        _check(path, config[table], keys, f" in {table}")
-    _check(path, config, ("trials", "iterations", "algorithm"))
-    for number, row in enumerate(rows, start=1):
-        if not {"trial", "k"} <= row.keys():
-            raise ValueError(f"{path / records.RECORDS}, line {number}: a record needs trial and k")
-    return config, rows
-
-
-def _check(path: Path, table: Any, keys: Sequence[str], where: str = "") -> None:
-    missing = set(keys) - set(table if isinstance(table, Mapping) else ())
-    if missing:
-        words = " and no ".join(sorted(missing))
-        raise ValueError(f"{path / records.CONFIG}: not the configuration of saved results: it has no {words}{where}")
-
-
-def _runs(contents: Mapping[Path, _Contents]) -> list[Run]:
+def _runs(contents: Mapping[Path, Contents]) -> list[Run]:
     methods: dict[str, list[tuple[Path, _Part]]] = {}
     for path, (config, _) in contents.items():
         for part in _parts(config):
             methods.setdefault(part.config["facts"]["title"], []).append((path, part))
     above = os.path.commonpath([path.resolve().parent for path in contents])  # resolved, so that "." has a name
     runs = []
-    for title, parts in methods.items():
+    by_trial = {path: _by_trial(rows) for path, (_, rows) in contents.items()}
+    for method, parts in methods.items():
+        title = shortened(method, LONGEST_NAME)
         labels = _labels([part.config for _, part in parts])
         if not all(labels) or len(set(labels)) < len(labels) or max(map(len, labels)) > LONGEST_LABEL:
-            labels = [", ".join([str(path.resolve().relative_to(above)), *part.values]) for path, part in parts]
+            places = [visible(str(path.resolve().relative_to(above))) for path, _ in parts]
+            labels = [", ".join([place, *part.values]) for place, (_, part) in zip(places, parts, strict=True)]
         for (path, part), label in zip(parts, labels, strict=True):
-            mine = [row for row in contents[path][1] if row["trial"] in part.trials]
+            mine = [row for trial in part.trials for row in by_trial[path].get(trial, ())]
             if mine:
-                agents, ending = part.config["facts"]["agents"], _ending(part)
-                runs.append(Run(title, label, agents, part.config, mine, ending, path, part.trials))
+                mine.sort(key=itemgetter("k"))
+                agents, ending, short = part.config["facts"]["agents"], _ending(part), shortened(label, LONGEST_NAME)
+                runs.append(Run(title, short, agents, part.config, mine, ending, path, part.trials))
     return sorted(runs, key=lambda run: (run.title, run.agents))
+
+
+def _by_trial(rows: Sequence[records.Row]) -> dict[int, list[records.Row]]:
+    found: dict[int, list[records.Row]] = {}
+    for row in rows:
+        found.setdefault(row["trial"], []).append(row)
+    return found
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,9 @@ def _parts(config: Mapping[str, Any]) -> list[_Part]:
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for trial in range(config["trials"]):
         algorithm = _of_trial(config["algorithm"], trial, config["trials"])
-        groups.setdefault(repr(algorithm), ({**config, "algorithm": algorithm}, []))[1].append(trial)
+        noted = {key: config["facts"][key] for key in ("gamma",) if key in config["facts"]}
+        facts = {**config["facts"], **_of_trial(noted, trial, config["trials"])}
+        groups.setdefault(repr(algorithm), ({**config, "algorithm": algorithm, "facts": facts}, []))[1].append(trial)
     configs = [part for part, _ in groups.values()]
     values = [[label] if label else [] for label in _labels(configs)]
     return [_Part(part, trials, own) for (part, trials), own in zip(groups.values(), values, strict=True)]

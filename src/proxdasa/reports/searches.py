@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from proxdasa.reports.curves import Array, Spread, spread
-from proxdasa.reports.panels import PALETTE, WIDTH, Look
+from proxdasa.reports.panels import PALETTE, WIDTH, Look, save
 from proxdasa.reports.quantities import value, words
 from proxdasa.reports.sheets import Cell, Sheet
 
@@ -67,9 +67,7 @@ def draw_search(tried: Sequence[Tried], measure: str, path: Path) -> Path:
         figure = _heat_map(tried, measure, varied)
     else:
         figure = _against_each(tried, measure, varied)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=144)
-    return path
+    return save(figure, path)
 
 
 def _end(one: Tried, measure: str) -> Spread:

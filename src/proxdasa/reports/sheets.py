@@ -9,12 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from proxdasa import disk
 from proxdasa.reports.curves import Spread
+from proxdasa.reports.texts import visible
 
 Cell = str | float | Spread
 """NaN is a number that is not known."""
 
 UNKNOWN = "—"
+
+FORMULA = tuple("=+-@＝＋－＠")
+"""What makes a spreadsheet take a text for a formula, and run it."""
 
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -42,18 +47,18 @@ class Sheet:
         spreads = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
         parts = ["", "_half_width", "_lowest", "_highest"]
         named = zip(self.columns, spreads, strict=True)
-        heading = [name + part for name, wide in named for part in (parts if wide else parts[:1])]
+        heading: list[str | float] = [name + part for name, wide in named for part in (parts if wide else parts[:1])]
         flat = [[x for cell in row for x in (cell if isinstance(cell, Spread) else (cell,))] for row in self.rows]
         lines = io.StringIO()
-        csv.writer(lines, lineterminator="\n").writerows([heading, *flat])
-        return _write(path, lines.getvalue().removesuffix("\n"))
+        csv.writer(lines, lineterminator="\n").writerows([[_inert(x) for x in line] for line in [heading, *flat]])
+        return write_text(path, lines.getvalue())
 
     def write_markdown(self, path: Path) -> Path:
         """A table with the notes as paragraphs below; columns of numbers are aligned to the right."""
         rule = ["---:" if number else "---" for number in self._numbers()]
         lines = [list(self.columns.values()), rule, *self.texts()]
         table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
-        return _write(path, *table, *(f"\n{note}" for note in self.notes))
+        return write_text(path, _lines(*table, *(f"\n{note}" for note in self.notes)))
 
     def write_latex(self, path: Path) -> Path:
         """A tabular for the package booktabs, with the notes as paragraphs below."""
@@ -64,7 +69,7 @@ class Sheet:
         )
         table = [r"\toprule", heading, r"\midrule", *body, r"\bottomrule"]
         notes = (f"\n{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in self.notes)
-        return _write(path, rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes)
+        return write_text(path, _lines(rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes))
 
     def _numbers(self) -> list[bool]:
         return [not any(isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
@@ -100,7 +105,23 @@ def _to_place(number: float, place: int) -> str:
     return f"{round(number, -place):.{max(0, -place)}f}"
 
 
-def _write(path: Path, *lines: str) -> Path:
+def _inert(cell: str | float) -> str | float:
+    """A cell in one line that no spreadsheet runs: what begins like a formula and is no number gets an apostrophe."""
+    if not isinstance(cell, str):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{visible(cell)}" if cell.startswith(FORMULA) else visible(cell)
+    return cell.strip()
+
+
+def _lines(*lines: str) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file in place of what has its name, be it a link to somewhere else."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    disk.replace(path, text.encode())
     return path

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from proxdasa.reports.comparisons import alike, named, own_gamma, stationarity_of
 from proxdasa.reports.curves import Run, distinctions, names
 from proxdasa.reports.endings import diverged
 from proxdasa.reports.quantities import words
@@ -23,8 +24,12 @@ EXPLANATION = (
     "largest trial. The time is that of the simulation, all trials together."
 )
 
-MEASURES = ("stationarity", "consensus", "loss")
+ENDS = ("stationarity", "table_stationarity", "consensus", "loss", "objective")
 """What the summary has of the end of a run."""
+UNLIKE = (
+    "stationarity is at the γ of each run, so that it does not compare them: they differ in γ, or it was not noted. "
+    "Record table_stationarity to compare them at γ = 1"
+)
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,19 @@ class Line:
     method: str
     run: str
     agents: int
+    gamma: float
+    """The γ of its own stationarity; NaN if it was not noted."""
     iterations_to_target: float
     """Mean over trials of the first observed iteration with loss at most the target; NaN if a trial never got there."""
     stationarity: float
+    """At the run's own γ."""
     stationarity_half_width: float
+    table_stationarity: float
+    """At γ = 1."""
+    table_stationarity_half_width: float
     consensus: float
     loss: float
+    objective: float
     lost: Sequence[str] = ()
     """Measures that have no value at the end because the run diverged."""
 
@@ -51,6 +63,8 @@ class Slope:
     method: str
     iterations_to_target: float
     stationarity: float
+    measured: str = "‖G‖²"
+    """What is said of the stationarity."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,12 @@ class Table:
     target: float
     lines: list[Line]
     slopes: list[Slope]
+    stationarity: str = "stationarity"
+    """Which stationarity people are shown: at γ = 1 for all unless their own γ is the same anyway."""
+    heading: str = "stationarity at own γ"
+    """What it is called."""
+    notes: Sequence[str] = ()
+    """What has to be said about it."""
 
     @property
     def title(self) -> str:
@@ -74,16 +94,25 @@ class Table:
             "method": "method",
             "run": "run",
             "iterations_to_target": "k to target",
-            "stationarity": "‖G‖² ± 95%",
+            self.stationarity: f"{self.heading} ± 95%",
             "consensus": "consensus",
             "loss": "loss",
         }
         notes = [
             f"{slope.method}: iterations to target {_power(slope.iterations_to_target)}, "
-            f"final ‖G‖² {_power(slope.stationarity)}"
+            f"final {slope.measured} {_power(slope.stationarity)}"
             for slope in self.slopes
         ]
-        return Sheet(columns, [_cells(line) for line in self.lines], notes)
+        return Sheet(columns, [self._cells(line) for line in self.lines], [*self.notes, *notes])
+
+    def _cells(self, line: Line) -> list[str]:
+        reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
+        shown = []
+        for measure in (self.stationarity, "consensus", "loss"):
+            number, half = getattr(line, measure), getattr(line, f"{measure}_half_width", math.nan)
+            missing = "diverged" if measure in line.lost else "not recorded"
+            shown.append(missing if math.isnan(number) else f"{number:.3g}" + (f" ± {half:.2g}" if half > 0 else ""))
+        return [line.method, line.run, reached, *shown]
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
@@ -95,11 +124,14 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             run.title,
             run.label,
             run.agents,
+            math.nan if (gamma := own_gamma(run)) is None else gamma,
             float(np.mean(run.first_below("loss", target))),
             *run.final("stationarity")[:2],
+            *run.final("table_stationarity")[:2],
             run.final("consensus").mean,
             run.final("loss").mean,
-            [measure for measure in MEASURES if _lost(run, measure)],
+            run.final("objective").mean,
+            [measure for measure in ENDS if _lost(run, measure)],
         )
         for run in runs
     ]
@@ -107,15 +139,18 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
     for method in dict.fromkeys(line.method for line in lines):
         mine = [line for line in lines if line.method == method]
         if len(mine) >= 3 and len({line.agents for line in mine}) == len(mine):
-            n = [line.agents for line in mine]
-            slopes.append(
-                Slope(
-                    method,
-                    slope(n, [line.iterations_to_target for line in mine]),
-                    slope(n, [line.stationarity for line in mine]),
-                )
-            )
-    return Table(target, lines, slopes)
+            slopes.append(_slopes(mine, [run for run in runs if run.title == method]))
+    measure = stationarity_of(runs)
+    notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
+    return Table(target, lines, slopes, measure, named(measure, runs).name, notes)
+
+
+def _slopes(lines: Sequence[Line], runs: Sequence[Run]) -> Slope:
+    """The exponents of one method's runs, of their own ‖G‖² if that has the same γ for all."""
+    n, measure = [line.agents for line in lines], stationarity_of(runs)
+    ends = [getattr(line, measure) if alike(runs) or measure == "table_stationarity" else math.nan for line in lines]
+    words = "‖G‖²" if measure == "stationarity" else named(measure, runs).name
+    return Slope(lines[0].method, slope(n, [line.iterations_to_target for line in lines]), slope(n, ends), words)
 
 
 def default_target(runs: Sequence[Run]) -> float:
@@ -137,15 +172,6 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
     if not all(np.isfinite(value) and value > 0 for value in values):
         return float("nan")
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
-
-
-def _cells(line: Line) -> list[str]:
-    reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
-    numbers = {measure: getattr(line, measure) for measure in MEASURES}
-    missing = {measure: "diverged" if measure in line.lost else "not recorded" for measure in MEASURES}
-    shown = [missing[measure] if math.isnan(number) else f"{number:.3g}" for measure, number in numbers.items()]
-    shown[0] += f" ± {line.stationarity_half_width:.2g}" if line.stationarity_half_width > 0 else ""
-    return [line.method, line.run, reached, *shown]
 
 
 def _lost(run: Run, measure: str) -> bool:
