@@ -1,21 +1,37 @@
-"""``make chaos``: runs whose processes are killed at random moments must end with the bits of one that is left alone.
+"""``make chaos``: runs that are disturbed at random moments must end with the bits of one that is left alone.
 
 Every tenth is restarted by torchrun, the others by ``--max-restarts``. Each leaves a checkpoint in every iteration and
-suffers two kills, of which many fall into the writing of a checkpoint.
+suffers up to two faults: a process is killed, often while it writes a checkpoint, or its terminal is closed (SIGHUP),
+after which the run is resumed. Every fifth then finds no room on the disk for its results, once.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from tests.processes import check_same, commands, disturb, write_config
+from tests.processes import check_same, commands, disturb, newest, trouble, write_config
 
-ITERATIONS, KILLS = 60, 2
+from proxdasa.exits import Code
+
+ITERATIONS, FAULTS = 60, 2
+FULL = """
+from pathlib import Path
+from proxdasa.results import Result
+right = Result.save
+def save(self, *words, **options):
+    if not Path({mark!r}).exists():
+        Path({mark!r}).touch()
+        raise OSError(28, "No space left on device")
+    return right(self, *words, **options)
+Result.save = save
+"""
+"""A disk that is full when results are to be written for the first time."""
 
 
 def disturbed(seed: int, file: Path, folder: Path, undisturbed: Path) -> tuple[bool, list[str]]:
@@ -23,20 +39,28 @@ def disturbed(seed: int, file: Path, folder: Path, undisturbed: Path) -> tuple[b
     rng, results = random.Random(seed), folder / "results"
     run = ("run", file, "-o", results, "--exact", "--checkpoint-every", 1)
     size, deeds = rng.choice([2, 3, 4]), []
+    full = seed % 5 == 3
+    env = trouble(folder / "trouble", FULL.format(mark=str(folder / "full"))) if full else {}
+    restarts = ("--max-restarts", FAULTS + full)
     with commands(folder) as start:
         if seed % 10 == 9:
-            options = ("--standalone", "--nproc-per-node", size, "--max-restarts", KILLS)
-            command = start("torchrun", *options, "-m", "proxdasa", *run)
+            options = ("--standalone", "--nproc-per-node", size, *restarts)
+            command = start("torchrun", *options, "-m", "proxdasa", *run, env=env)
         else:
-            command = start("proxdasa", *run, "--processes", size, "--max-restarts", KILLS)
+            command = start("proxdasa", *run, "--processes", size, *restarts, env=env)
         try:
-            while len(deeds) < KILLS and command.poll() is None:
-                deeds.append(disturb(command, results, rng, ITERATIONS))
+            number = signal.SIGKILL
+            while len(deeds) < FAULTS and number == signal.SIGKILL and command.poll() is None:
+                number = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGHUP])
+                deeds.append(disturb(command, results, rng, ITERATIONS, number))
+            if command.wait() == Code.INTERRUPTED:
+                words = ("resume", results) if newest(results) >= 0 else (*run, "--overwrite")
+                command = start("proxdasa", *words, "--processes", size, *restarts, env=env)
             command.ended()
             check_same(results, undisturbed)
         except (AssertionError, OSError) as error:
             return False, [*deeds, f"{type(error).__name__}: {error}", command.text()]
-    return True, deeds
+    return True, [*deeds, *["full disk"] * full]
 
 
 def main() -> int:

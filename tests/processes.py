@@ -8,6 +8,7 @@ import contextlib
 import multiprocessing
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ import torch
 
 from proxdasa.cli import main
 from proxdasa.engines import launcher
+from proxdasa.engines.signals import ASKING
 from proxdasa.records import FINAL, read_rows
 
 BIN = Path(sys.executable).parent
@@ -32,9 +34,10 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the tests of process
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["proxdasa.cli"])
 TOKEN = "PROXDASA_TEST"
+TROUBLE = "PROXDASA_TEST_TROUBLE"
+"""The file of Python that a process runs before anything else (`trouble`)."""
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 """127.0.0.1 and ::1, as the kernel writes them."""
-ENDING = (signal.SIGINT, signal.SIGTERM)
 
 CONFIG = """
 iterations = {iterations}
@@ -79,6 +82,14 @@ def check_same(folder, other):
     assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-4)
 
 
+def trouble(folder, code):
+    """The environment of commands in which something is wrong with the code, in whichever way they are started."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {TROUBLE: str(folder / "sitecustomize.py"), "PYTHONPATH": os.pathsep.join(path)}
+
+
 def until(happened, limit=LIMIT, pause=0.01):
     """What a function returns as soon as that is something."""
     deadline = time.monotonic() + limit
@@ -94,8 +105,8 @@ def newest(folder):
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def disturb(command, folder, rng, iterations):
-    """Kill a process of a run that leaves a checkpoint in every iteration, at a random moment.
+def disturb(command, folder, rng, iterations, number=signal.SIGKILL):
+    """Kill a process of a run that leaves a checkpoint in every iteration, or ask it to stop, at a random moment.
 
     Returns what was done, for whoever reads of a failure.
     """
@@ -117,9 +128,9 @@ def disturb(command, folder, rng, iterations):
         else:
             time.sleep(rng.uniform(0, 0.05))
     with contextlib.suppress(ProcessLookupError):
-        os.kill(everybody[victim], signal.SIGKILL)
+        os.kill(everybody[victim], number)
     until(lambda: not _stat(everybody[victim]))
-    return f"process {victim} killed while {kind}, after iteration {newest(folder)}"
+    return f"{signal.Signals(number).name} to process {victim} while {kind}, after iteration {newest(folder)}"
 
 
 def _writing(folder):
@@ -304,7 +315,6 @@ def _become_command(words, env, output):
         for handle in (1, 2):
             os.dup2(file.fileno(), handle)
     launcher.subprocess = _Forking
-    launcher.LOSS = 1.0  # forked processes need less
     os._exit(_run(words, env))
 
 
@@ -314,10 +324,13 @@ def _run(words, env):
     os.environ.clear()
     os.environ.update(env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
     sys.argv = ["proxdasa", *words]
     try:
+        if TROUBLE in env:
+            runpy.run_path(env[TROUBLE])
         main()
     except SystemExit as end:
         code = end.code
@@ -335,12 +348,12 @@ class _Forking:
     class Popen:
         def __init__(self, command, env, process_group, pass_fds):  # which a fork inherits
             self.returncode = None
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until the child has no handlers of the launcher's
+            signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # until the child has no handlers of the launcher's
             self.pid = os.fork()
             if not self.pid:
                 os.setpgid(0, process_group)
                 os._exit(_run(command[3:], env))
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
 
         def __class_getitem__(cls, _):
             return cls

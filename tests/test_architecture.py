@@ -12,6 +12,7 @@ MAY_IMPORT = {
     "budget": set(),
     "callers": set(),
     "disk": set(),
+    "exits": set(),
     "networks": {"budget", "callers"},
     "records": {"callers", "disk"},
     "contracts": {"schedules"},
@@ -21,7 +22,7 @@ MAY_IMPORT = {
     "mixing": {"contracts"},
     "problems": {"budget", "contracts", "data", "samples"},
     "algorithms": {"contracts", "schedules"},
-    "engines": {"contracts", "schedules", "samples"},
+    "engines": {"contracts", "exits", "schedules", "samples"},
     "metrics": {"contracts", "schedules"},
     "footprint": {"contracts", "engines", "samples"},
     "results": {"records"},
@@ -59,7 +60,8 @@ MAY_IMPORT = {
     "plans": {"budget", "contracts", "schedules", "records", "runner", "algorithms", "engines", "mixing", "networks"},
     "reports": {"disk", "records"},
     "cli": {
-        "contracts", "data", "disk", "engines", "experiments", "networks", "plans", "reports", "records", "results",
+        "contracts", "data", "disk", "engines", "exits", "experiments", "networks", "plans", "reports", "records",
+        "results",
         "loop", "runner", "tuning", "tensorboard",
     },
     "__init__": {

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +20,7 @@ import proxdasa
 from proxdasa import cli, experiments, records, reports
 from proxdasa.experiments.objects import ROOMS, VALUES
 from proxdasa.runner import Setup
+from tests.processes import LIMIT, newest, until
 
 PROXDASA = Path(sys.executable).with_name("proxdasa")
 
@@ -260,7 +260,7 @@ def test_results_that_cannot_be_written_are_an_error_in_one_line(write, tmp_path
 
     monkeypatch.setattr("proxdasa.records.save_file", full)
     result = call("run", write(), "-o", tmp_path / "r")
-    assert result.exit_code == 2
+    assert result.exit_code == 5
     assert result.stderr.splitlines()[-1] == "error: [Errno 28] No space left on device"
 
 
@@ -271,9 +271,9 @@ def test_a_saved_configuration_runs_again(results, tmp_path):
     assert (first.x == second.x).all()
 
 
-def test_when_every_trial_diverges_the_exit_code_is_one_and_the_records_are_kept(write, tmp_path):
+def test_when_every_trial_diverges_the_exit_code_says_so_and_the_records_are_kept(write, tmp_path):
     result = call("run", write(gamma=1e30), "-o", tmp_path / "r")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     said = [line for line in result.stderr.splitlines() if line.startswith("warning: trial ")]
     saved = proxdasa.load(tmp_path / "r")
     assert saved.stopped == "diverged"
@@ -306,7 +306,7 @@ def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     # A suite started in the background has the signal switched off, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
-        [PROXDASA, "run", file, "--output", folder],
+        [PROXDASA, "run", file, "--output", folder, "--checkpoint-every", "100"],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
@@ -314,12 +314,9 @@ def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     )
     signal.signal(signal.SIGINT, before)
     try:
-        deadline = time.monotonic() + 60
-        while not folder.exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1)
+        until(lambda: process.poll() is not None or newest(folder) > 0)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=LIMIT)
     finally:
         process.kill()
         process.wait()
@@ -638,7 +635,7 @@ def test_a_series_that_diverges_says_so(quick, tmp_path, monkeypatch, undrawn):
 
     monkeypatch.setattr(experiments, "speedup", wild)
     result = call(*SPEEDUP, "-o", tmp_path)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "warning: trial 0 diverged: agent 0 " in result.stderr
     assert "2 of 2 trials diverged" in result.stdout
 

@@ -237,11 +237,11 @@ def test_the_command_with_tuning(tiny, wide, tmp_path, drawn):
 def test_a_method_for_which_everything_diverges_is_left_out(tiny, wide, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "GRID", [{"gamma": 1e40, "alpha": 1.0}, {"gamma": 1e41, "alpha": 1.0}])
     result = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa,sppdm", "--trials", 1, "-o", tmp_path)
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == 4, result.output
     assert "Prox-DASA diverged for every γ and α of the grid; it is left out" in result.stderr
     assert "SPPDM" in (tmp_path / "table.csv").read_text(encoding="utf-8")
     alone = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa", "--trials", 1, "-o", tmp_path)
-    assert alone.exit_code == 1
+    assert alone.exit_code == 4
     assert "is left out" in alone.stderr
 
 

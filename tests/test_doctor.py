@@ -27,7 +27,7 @@ def test_a_complaint_of_something_needed_is_the_exit_code(monkeypatch):
     bad, fair = examine.Finding("no air", "open a window"), examine.Finding("no tea", "boil water", needed=False)
     monkeypatch.setattr(examine, "CHECKS", (lambda: bad, lambda: fair))
     done = CliRunner().invoke(app, ["doctor"])
-    assert done.exit_code == 1
+    assert done.exit_code == 6
     assert done.stdout == ("FAILED  no air\n        cure: open a window\nmissing no tea\n        cure: boil water\n")
     monkeypatch.setattr(examine, "CHECKS", (lambda: fair,))
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 0

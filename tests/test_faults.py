@@ -14,6 +14,7 @@ import torch
 import proxdasa
 from proxdasa.engines import Alone, connect
 from proxdasa.engines.neighbourhood import Neighbourhood
+from proxdasa.engines.signals import ASKING
 from proxdasa.engines.transports import LostError
 from proxdasa.mixing import Gossip
 from proxdasa.networks import ring
@@ -34,6 +35,8 @@ from tests.processes import (
 pytestmark = LINUX
 ITERATIONS = 40
 RUN = ("--exact", "--checkpoint-every", 1)
+SILENCE = 15
+"""Seconds of silence that are an error: no process that lives is silent for so long, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,7 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
 def waiting(rank, rendezvous, deed, said):
     """Each of three processes waits for the next; the last one never sends."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "PROXDASA_RENDEZVOUS": rendezvous, "PROXDASA_START": "1"}
-    transport = connect(timeout=2)
+    transport = connect(timeout=SILENCE)
     if rank == 2:
         time.sleep(LIMIT if deed == "sleeps" else 0)
         return
@@ -137,7 +140,7 @@ def waiting(rank, rendezvous, deed, said):
         said.put((rank, error.peer, error.why))
 
 
-@pytest.mark.parametrize(("deed", "why"), [("sleeps", "silent for 2 s"), ("ends", "its process has ended")])
+@pytest.mark.parametrize(("deed", "why"), [("sleeps", f"silent for {SILENCE} s"), ("ends", "its process has ended")])
 def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, tmp_path):
     said = FORKS.Queue()
     parts = [FORKS.Process(target=waiting, args=(rank, str(tmp_path / "r"), deed, said)) for rank in range(3)]
@@ -153,14 +156,14 @@ def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, tmp_pat
 
 def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     results = tmp_path / "results"
-    options = ("--processes", 4, "--timeout", 4, "--max-restarts", 1)
+    options = ("--processes", 4, "--timeout", SILENCE, "--max-restarts", 1)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.workers()[2], signal.SIGSTOP)
     command.until(lambda: "starting again" in command.text())
     silent, again = command.text().splitlines()
     # Process 2 holds agent 3. Others wait for processes that wait for it, and are not to blame those.
-    assert re.fullmatch(r"error: agent \d has no message of agent 3 in iteration \d+: silent for 4 s", silent)
+    assert re.fullmatch(rf"error: agent \d has no message of agent 3 in iteration \d+: silent for {SILENCE} s", silent)
     assert again == "a process ended with exit code 3; starting again from the last checkpoint (1 of 1)"
 
     command.until(lambda: len(command.workers()) == 4)
@@ -168,7 +171,9 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     command.until(lambda: newest(results) > k)
     os.kill(command.workers()[0], signal.SIGSTOP)  # the restarts are used up
     advice = command.ended(3).splitlines()[-2:]
-    assert re.fullmatch(r"error: agent \d has no message of agent 0 in iteration \d+: silent for 4 s", advice[0])
+    assert re.fullmatch(
+        rf"error: agent \d has no message of agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
+    )
     assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
@@ -177,15 +182,15 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
 def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
     program("mpiexec")
-    results, options = tmp_path / "results", ("--timeout", 4)
+    results, options = tmp_path / "results", ("--timeout", SILENCE)
     words = ("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     command = start("mpiexec", "-n", 3, *words)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.workers()[1], signal.SIGSTOP)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
-    assert re.search(r"^error: agent \d has no message of agent [23] in iteration \d+: silent for 4 s$", text, re.M), (
-        text
-    )
+    assert re.search(
+        rf"^error: agent \d has no message of agent [23] in iteration \d+: silent for {SILENCE} s$", text, re.M
+    ), text
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 
@@ -215,7 +220,20 @@ def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbe
     check_same(results, undisturbed / "results")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ASKING)
+def test_a_signal_to_one_process_stops_all_of_them_with_a_checkpoint(number, start, undisturbed, tmp_path):
+    results = tmp_path / "results"
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3)
+    command.until(lambda: newest(results) >= 5)
+    os.kill(command.workers()[1], number)
+    text = command.ended(130)
+    assert f"interrupted after {newest(results)} iterations; the records so far are saved\n" in text
+    assert "has no message" not in text
+    start("proxdasa", "resume", results).ended()
+    check_same(results, undisturbed / "results")
+
+
+@pytest.mark.parametrize("number", ASKING)
 @pytest.mark.parametrize("exact", [True, False])
 def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, tmp_path):
     words = ("proxdasa", "run", write_config(tmp_path / "run.toml", iterations=100), "-o")
@@ -250,7 +268,12 @@ def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undistur
         command = start("proxdasa", "resume", results, "--processes", 2, "--timeout", 1000)
         command.until(lambda command=command: len(command.workers()) == 2)
         os.kill(command.pid, signal.SIGTERM)
-        command.ended(130)
+        last = command.ended(130).splitlines()[-2:]
+        kept = (
+            rf"interrupted(; the checkpoint after {newest(results)} iterations is kept| after {newest(results)} iter.*)"
+        )
+        assert re.fullmatch(kept, last[0]), last
+        assert last[1] == f"proxdasa resume {results} goes on"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 
@@ -267,7 +290,7 @@ def test_whoever_is_asked_before_the_first_iteration_knows_which_that_is():
 def test_values_that_are_not_finite_end_a_run_for_good(start, tmp_path):
     results = tmp_path / "results"
     file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
-    text = start("proxdasa", "run", file, "-o", results, "--processes", 3, "--max-restarts", 3).ended(1)
+    text = start("proxdasa", "run", file, "-o", results, "--processes", 3, "--max-restarts", 3).ended(4)
     told = r"warning: trial \d diverged: agent \d met the first non-finite value in iteration (\d+); its records up to "
     found = [int(iteration) for iteration in re.findall(told, text)]
     assert "starting again" not in text

@@ -181,7 +181,7 @@ def test_a_bound_on_the_size_of_files_leaves_the_records_too(tmp_path):
     made = subprocess.run(
         [sys.executable, "-c", LIMITED, *words], capture_output=True, text=True, timeout=LIMIT, check=False
     )
-    assert made.returncode == 3, made.stderr
+    assert made.returncode == 5, made.stderr
     assert made.stderr.count("earlier checkpoints are as they were; the run goes on") == 2
     assert "there is no checkpoint to go on from" in made.stderr
     assert "Traceback" not in made.stderr

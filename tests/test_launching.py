@@ -9,13 +9,25 @@ import pytest
 from torch.distributed import HashStore
 
 from proxdasa.engines import launcher
+from proxdasa.engines.signals import ASKING
 from proxdasa.engines.transports import _count_starts
+from proxdasa.exits import Code
 from proxdasa.records import claimed
-from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, write_config
+from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, trouble, write_config
 
 pytestmark = LINUX
 ALONE = {"RANK": "0", "WORLD_SIZE": "2", "PROXDASA_START": "1"}
 """The environment of a process that is waiting for another."""
+
+
+DEAF = """
+import os, signal, time
+if "RANK" in os.environ:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    time.sleep(1000)
+"""
+"""What a process that is still importing is: ended by a signal, without a word."""
 
 
 @pytest.fixture
@@ -35,12 +47,12 @@ def file(tmp_path):
 @pytest.fixture
 def launch(monkeypatch):
     """Launch lines of shell; the exit code and what was said."""
-    monkeypatch.setattr(launcher, "LOSS", 0.2)
+    monkeypatch.setattr(launcher, "LOSS", LIMIT)
     monkeypatch.setattr(launcher, "WATCH", 0.01)
 
-    def launch(script, processes=2, **options):
+    def launch(script, processes=2, restarts=0):
         said = []
-        return launcher.launch(["sh", "-c", script], processes, say=said.append, **options), said
+        return launcher.launch(["sh", "-c", script], processes, restarts, said.append), said
 
     return launch
 
@@ -54,20 +66,37 @@ def test_processes_know_their_number_and_share_a_file(launch, tmp_path):
     assert not os.path.exists(folder), "it is gone with the run"
 
 
-def test_threads_are_shared_out_unless_told_otherwise(launch, tmp_path, monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    script = f"echo $OMP_NUM_THREADS > {tmp_path}/threads"
-    launch(script, 3)
-    assert (tmp_path / "threads").read_text() == "2\n"
-    monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    launch(script, 3)
-    assert (tmp_path / "threads").read_text() == "5\n"
+def test_each_process_has_its_share_of_the_cores_whatever_the_environment_says(launch, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))  # as of taskset, or of a container
+    script = f"echo $OMP_NUM_THREADS $MKL_NUM_THREADS > {tmp_path}/threads"
+    for given in (None, "1", "5", "64"):
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            monkeypatch.setenv(name, given) if given else monkeypatch.delenv(name, raising=False)
+        launch(script, 3)
+        assert (tmp_path / "threads").read_text() == "2 2\n"
+    launch(script, 9)
+    assert (tmp_path / "threads").read_text() == "1 1\n"
 
 
-def test_the_first_to_fail_is_the_one_that_is_told(launch):
-    assert launch("test $RANK = 0 || exit 7") == (7, [])
-    assert launch("test $RANK = 0 && exit 3; kill -9 $$") == (-9, ["a process ended with signal SIGKILL"])
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ((0, 0, 0), Code.DONE),
+        ((3, 1, 3), Code.CRASHED),
+        ((3, 5, 3), Code.UNWRITTEN),
+        ((3, 3, 0), Code.LOST),
+        ((4, 3, 4), Code.DIVERGED),
+        ((3, 130, 1), Code.INTERRUPTED),
+        ((1, 2, 3), Code.REFUSED),
+    ],
+)
+def test_of_several_codes_the_launcher_ends_with_that_of_the_cause(launch, codes, code):
+    assert launch(f"set -- {' '.join(map(str, codes))}; shift $RANK; exit $1", 3) == (code, [])
+
+
+def test_a_process_that_is_killed_is_lost(launch):
+    assert launch("test $RANK = 0 && exit 3; kill -9 $$") == (Code.LOST, ["a process ended with signal SIGKILL"])
 
 
 def test_all_are_started_again_so_often(launch, tmp_path):
@@ -81,11 +110,14 @@ def test_all_are_started_again_so_often(launch, tmp_path):
 
 
 def test_a_decision_is_not_tried_again(launch):
-    assert launch("test $RANK = 0 && exit 3; exit 2", restarts=5, final=(1, 2)) == (2, [])
+    for code in (2, 4, 130):
+        assert launch(f"test $RANK = 0 && exit 3; exit {code}", restarts=5) == (code, [])
 
 
-def test_one_that_hangs_after_another_has_failed_is_ended(launch, tmp_path):
-    code, _ = launch(f"echo $$ > {tmp_path}/$RANK; test $RANK = 0 && exit 3; exec sleep 1000")
+def test_one_that_hangs_after_another_has_failed_is_ended(launch, tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, "LOSS", 0.2)
+    meet = f"echo $$ > {tmp_path}/$RANK; until test -s {tmp_path}/1; do sleep 0.01; done"
+    code, _ = launch(f"{meet}; test $RANK = 0 && exit 3; exec sleep 1000")
     assert code == 3
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "1").read_text()), 0)
@@ -111,7 +143,7 @@ def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
     meet = f"touch {tmp_path}/$RANK; until test -e {tmp_path}/0 && test -e {tmp_path}/1; do sleep 0.01; done"
     for number, code in (("HUP", 130), ("INT", 0)):  # the latter were done by then
         script = f"trap 'exit {code}' TERM; {meet}; kill -{number} $PPID; while :; do sleep 0.01; done"
-        assert launch(script, restarts=2, final=(130,)) == (code, [])
+        assert launch(script, restarts=2) == (code, [])
         for name in "01":
             (tmp_path / name).unlink()
 
@@ -144,13 +176,30 @@ def test_one_that_waits_in_vain_says_so(start, file, tmp_path):
     assert text.startswith("error: 2 processes did not find each other within 1 s (")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_that_waits_can_be_ended(number, start, file, tmp_path):
+@pytest.mark.parametrize("number", ASKING)
+def test_one_that_is_asked_to_stop_while_it_waits_for_the_others_says_what_is_kept(number, start, file, tmp_path):
     env = {**ALONE, "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous")}
     command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--timeout", 1000, env=env)
     command.until((tmp_path / "rendezvous").exists)
     os.kill(command.pid, number)
-    command.ended(-number, 130)
+    assert command.ended(130) == "interrupted before there was a checkpoint; nothing was kept\n"
+
+
+def test_a_launcher_whose_processes_were_asked_to_stop_before_they_could_speak_says_what_is_kept(start, tmp_path):
+    env = trouble(tmp_path / "trouble", DEAF)
+    results, file = tmp_path / "results", write_config(tmp_path / "run.toml")
+    for folder, said in (
+        (results, "interrupted before there was a checkpoint; nothing was kept\n"),
+        (
+            tmp_path / "begun",
+            f"interrupted; the checkpoint after 7 iterations is kept\nproxdasa resume {tmp_path}/begun goes on\n",
+        ),
+    ):
+        command = start("proxdasa", "run", file, "-o", folder, "--processes", 2, env=env)
+        command.until(lambda command=command: len(command.workers()) == 2)
+        (tmp_path / "begun" / "checkpoints" / "000000007").mkdir(parents=True, exist_ok=True)
+        os.kill(command.pid, signal.SIGTERM)
+        assert command.ended(130) == said
 
 
 def test_results_are_replaced_if_asked(start, file, tmp_path):

@@ -15,7 +15,7 @@ from proxdasa.data import from_tensors
 from proxdasa.engines import Simulator
 from proxdasa.problems import Quadratic, Supervised
 from proxdasa.regularizers import L1, Zero
-from proxdasa.schedules import Alpha
+from proxdasa.schedules import Alpha, Number
 from tests.transcription import prox_l1
 
 N, D, TRIALS, GAMMA, WEIGHT = 5, 4, 3, 0.2, 0.3
@@ -205,7 +205,7 @@ class CalledZ:
     """A method with a variable called z that it does not declare as an average of gradients."""
 
     facts: ClassVar[Facts] = Facts("called z", vectors=1, gradients=1)
-    gamma: float = 0.1
+    gamma: Number = 0.1
     State: ClassVar = PGExtra
 
     @property

@@ -244,8 +244,12 @@ def test_agents_that_do_other_steps_are_noticed():
         return engine.mix(torch.ones(1, 2, 1))
 
     first, second = in_threads(2, act)
-    assert str(first).startswith("agents 2 to 3 sent message number 2 where number 1 was due")
-    assert str(second).startswith("agents 0 to 1 sent message number 1 where number 2 was due")
+    words = (
+        "agents 2 to 3 sent message number 2 where number 1 was due; all agents must make the same steps",
+        "agents 0 to 1 sent message number 1 where number 2 was due; all agents must make the same steps",
+    )
+    assert str(first) == str(second)  # whoever noticed it first
+    assert str(first) in words
 
 
 def test_more_processes_than_agents():

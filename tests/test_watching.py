@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import cli, experiments, networks, problems, schedules
 from proxdasa.cli import watching
+from proxdasa.cli.worth import Worth
 from proxdasa.engines import launcher
 from proxdasa.loop import ProgressWarning
 from proxdasa.records import mean_row
@@ -145,7 +146,7 @@ def test_quiet_says_nothing_but_warnings_and_errors(tmp_path):
     assert again.stderr.startswith("error: ")
     wild = write_config(tmp_path / "wild.toml", gamma=1e30)
     diverged = call("run", wild, "-o", tmp_path / "wild", "--quiet")
-    assert (diverged.exit_code, diverged.stdout) == (1, "")
+    assert (diverged.exit_code, diverged.stdout) == (4, "")
     lines = diverged.stderr.splitlines()
     assert lines
     assert all(line.startswith("warning: trial ") for line in lines)
@@ -179,7 +180,7 @@ def test_json_tells_what_the_records_hold(file, tmp_path):
 def test_json_of_a_run_that_diverges(tmp_path):
     file = write_config(tmp_path / "run.toml", gamma=1e30)
     result = call("run", file, "-o", tmp_path / "r", "--json", "--quiet")
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     begin, *_, end = parsed(result.stdout)
     assert (begin["event"], end["event"], end["stopped"], end["diverged"]) == ("begin", "end", "diverged", [0, 1])
     assert result.stderr.startswith("warning: trial 0 diverged")
@@ -421,3 +422,42 @@ def _become(words, stream):
     launcher.subprocess = _Forking
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
     os._exit(_run(words, {**_environment(), "TERM": "xterm"}))
+
+
+# whether processes are worth it
+
+
+def spent(seconds, computation):
+    return [{"trial": 0, "seconds": seconds, "computation": computation}]
+
+
+@pytest.mark.parametrize(
+    ("computation", "told"),
+    [
+        (1.0, "these 4 processes compute for 10% of the time and spend the rest on messages; one process"),
+        (2.4, "compute for 24% of the time"),
+        (2.6, ""),
+        (9.0, ""),
+    ],
+)
+def test_a_run_says_once_if_one_process_would_be_faster(computation, told, capsys):
+    worth = Worth(4)
+    worth(0, 100, spent(7.0, 6.5))  # of an earlier start
+    worth(1, 100, ())
+    worth(10, 100, spent(8.0, 6.5))
+    assert capsys.readouterr().err == "", "too early to judge"
+    worth(50, 100, spent(17.0, 6.5 + computation))
+    said = capsys.readouterr().err
+    assert told in said
+    assert bool(said) == bool(told)
+    worth(100, 100, spent(1000.0, 7.0))
+    assert capsys.readouterr().err == ""
+
+
+@LINUX
+def test_processes_that_hardly_compute_are_told_of_while_they_run(tmp_path):
+    file = write_config(tmp_path / "run.toml", iterations=10**8, observe_every=100)
+    with commands(tmp_path) as start:
+        command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 3)
+        note = re.compile(r"^note: these 3 processes .* one process \(without --processes\) would probably be", re.M)
+        command.until(lambda: note.search(command.output.read_text()))

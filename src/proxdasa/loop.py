@@ -98,8 +98,8 @@ class Loop:
             except KeyboardInterrupt:
                 self.stopped = "interrupted"
                 self.engine.rewind(self.k)
-            except (ValueError, OSError) as error:
-                self.engine.tell(str(error))
+            except Exception as error:
+                self.engine.tell(f"{type(error).__name__}: {error}")
                 raise
             return self._result()
 

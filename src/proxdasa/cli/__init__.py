@@ -1,17 +1,12 @@
-"""The command line: arguments in, exit codes out; everything else is the library's.
-
-Exit codes: 0 done, 1 every trial of a run diverged, 2 bad input, 3 another process was lost, 130 interrupted.
-"""
+"""The command line: arguments in, exit codes out; everything else is the library's."""
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-import signal
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -21,13 +16,16 @@ from rich.table import Table
 
 from proxdasa import data, records
 from proxdasa.cli import plans, reporting, runs, studies
-from proxdasa.cli.display import INTERRUPTED, err, input_errors, out, say, show_warning
+from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
 from proxdasa.cli.tuning import tune
+from proxdasa.engines import signals
+from proxdasa.exits import SUMMARY, Code
 from proxdasa.experiments.objects import ROOMS, VALUES, parameters
 from proxdasa.loop import flushed_denormals
 from proxdasa.runner import Setup
 
+EXITS = f"{SUMMARY} More in docs/processes.md."
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(studies.app, name="reproduce")
 data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
@@ -49,8 +47,8 @@ def root(
     """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
 
 
-app.command()(runs.run)
-app.command()(runs.resume)
+app.command(epilog=EXITS)(runs.run)
+app.command(epilog=EXITS)(runs.resume)
 app.command()(plans.plan)
 app.command()(tune)
 app.command()(doctor)
@@ -117,28 +115,14 @@ def list_() -> None:
         out.print(f"[bold]{kind}[/]\n{escape(', '.join(names))}\n", highlight=False)
 
 
-ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Ctrl-C, its like, and what comes when the terminal is closed."""
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End a command, which saves what there is; a second Ctrl-C does not cost that."""
-    for number in ENDING:
-        signal.signal(number, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Entry point."""
     warnings.showwarning = show_warning
-    for number in ENDING:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _interrupt)
     try:
-        with flushed_denormals():  # before torch starts its threads, so that they have it too
+        with signals.interrupting(), flushed_denormals():  # before torch starts its threads, so that they have it too
             app()
     except KeyboardInterrupt:  # before a command has begun
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(Code.INTERRUPTED) from None
 
 
 def _signature(thing: Any) -> str:

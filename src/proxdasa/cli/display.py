@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from rich.text import Text
 
 from proxdasa import reports
 from proxdasa.cli.screens import Screen
+from proxdasa.disk import StorageError
+from proxdasa.exits import Code
 from proxdasa.results import Result
 
 out = Screen()
@@ -24,7 +27,8 @@ err = Screen(stderr=True)
 
 T = TypeVar("T", int, float)
 
-DIVERGED, BAD_INPUT, LOST, INTERRUPTED = 1, 2, 3, 130
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""What writing to a disk that is full, or broken, meets."""
 LEFT_OUT = ("trials", "milliseconds")
 """Columns that a terminal has no room for."""
 TEXTS = ("method", "run", "graph", "mixing")
@@ -35,14 +39,15 @@ WORD = 12
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Bad input is one line and exit code 2, not a traceback."""
+    """Bad input is one line and an exit code, not a traceback; so is a disk that takes no more."""
     try:
         yield
     except (ValueError, OSError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's word for too much
             raise
         err.print(f"[red]error:[/] {escape(_visible(_said(error)))}", soft_wrap=True, highlight=False, emoji=False)
-        raise typer.Exit(BAD_INPUT) from None
+        unwritten = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in UNWRITABLE)
+        raise typer.Exit(Code.UNWRITTEN if unwritten else Code.REFUSED) from None
 
 
 def _visible(text: str) -> str:

@@ -17,9 +17,9 @@ import typer
 
 from proxdasa import data
 from proxdasa.cli.display import say
-from proxdasa.engines.launcher import launch
+from proxdasa.engines.launcher import cores, launch, threads
+from proxdasa.exits import Code
 
-UNWELL = 1
 ROOM = 2**30
 """Free bytes below which results might not fit."""
 MESSAGE = (
@@ -44,19 +44,15 @@ def _python() -> Finding:
 
 
 def _threads() -> Finding:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    threads = torch.get_num_threads()
-    found = f"{threads} threads of PyTorch on {cores} cores"
-    return Finding(
-        found, f"set OMP_NUM_THREADS={cores}: more threads than cores wait for each other" * (threads > cores)
-    )
+    here, right = torch.get_num_threads(), threads(1)
+    found = f"{here} threads of PyTorch on {cores()} cores; --processes divides the cores among its processes"
+    return Finding(found, f"set OMP_NUM_THREADS={right}: more threads than cores wait for each other" * (here > right))
 
 
 def _gloo() -> Finding:
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return Finding("this PyTorch has no gloo, so no --processes", "install another build of PyTorch")
-    code = launch([sys.executable, "-c", MESSAGE], 2)
-    if code:
+    if launch([sys.executable, "-c", MESSAGE], 2):
         return Finding(
             "two processes cannot exchange messages", "see that the loopback interface is up: ip link set lo up"
         )
@@ -126,4 +122,4 @@ def doctor() -> None:
             say(f"        cure: {found.cure}")
         well = well and not (found.cure and found.needed)
     if not well:
-        raise typer.Exit(UNWELL)
+        raise typer.Exit(Code.UNWELL)

@@ -12,8 +12,6 @@ from rich.table import Column, Table
 
 from proxdasa import experiments, records, reports, tuning
 from proxdasa.cli.display import (
-    DIVERGED,
-    INTERRUPTED,
     err,
     input_errors,
     numbers,
@@ -24,6 +22,7 @@ from proxdasa.cli.display import (
     show_table,
 )
 from proxdasa.cli.watching import ended, note, progress, watched
+from proxdasa.exits import Code
 from proxdasa.experiments import comparison as real_data
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.results import Result
@@ -107,7 +106,7 @@ def _compare(
         else:
             say(f"{result.config['facts']['title']}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
     if not methods:
-        raise typer.Exit(DIVERGED)
+        raise typer.Exit(Code.DIVERGED)
     with input_errors():
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
     results = run_all(setups, output, overwrite)
@@ -172,11 +171,11 @@ def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[
             f"the same command{' without --overwrite' if overwrite else ''} goes on",
             err,
         )
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(Code.INTERRUPTED)
     return results
 
 
 def finish(results: Mapping[str, Result]) -> None:
     """The exit code."""
     if any(result.stopped == "diverged" for result in results.values()):
-        raise typer.Exit(DIVERGED)
+        raise typer.Exit(Code.DIVERGED)

@@ -16,24 +16,16 @@ import typer
 
 from proxdasa import engines, experiments, plans, records
 from proxdasa.cli import watching
-from proxdasa.cli.display import (
-    BAD_INPUT,
-    DIVERGED,
-    INTERRUPTED,
-    LOST,
-    err,
-    input_errors,
-    output_option,
-    say,
-    show_final,
-)
+from proxdasa.cli.display import err, input_errors, output_option, say, show_final
+from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.watching import ended, note, progress, watched
+from proxdasa.cli.worth import Worth
 from proxdasa.contracts import PeerError
-from proxdasa.disk import StorageError
-from proxdasa.engines.launcher import launch
+from proxdasa.engines import signals
+from proxdasa.engines.launcher import launch, spoken
 from proxdasa.engines.transports import RENDEZVOUS, TIMEOUT, Transport
+from proxdasa.exits import FINAL, Code
 from proxdasa.loop import CHECKPOINTS, Progress, Saving
-from proxdasa.results import Result
 from proxdasa.runner import Setup
 from proxdasa.tensorboard import TensorBoard
 
@@ -46,7 +38,14 @@ Restarts = Annotated[
         min=0, metavar="N", help="With --processes: if one dies, start again from the last checkpoint, so often."
     ),
 ]
-Timeout = Annotated[float, typer.Option(metavar="S", help="Seconds after which a silent process is an error.")]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        metavar="S",
+        help="Seconds after which a silent process is an error. A cut network is survived for half as long: TCP tries "
+        "again at intervals that double.",
+    ),
+]
 Interface = Annotated[
     str | None,
     typer.Option(
@@ -69,7 +68,7 @@ Curves = Annotated[
 
 BOARD = "tensorboard"
 """The folder of curves within a results folder."""
-ENDINGS = {"interrupted": INTERRUPTED, "diverged": DIVERGED}
+ENDINGS = {"interrupted": Code.INTERRUPTED, "diverged": Code.DIVERGED}
 """Exit codes of runs that ended too early."""
 
 
@@ -116,7 +115,7 @@ def resume(
     tensorboard: Curves = False,
 ) -> None:
     """Go on with a run from its last checkpoint, with as many processes as you like."""
-    with input_errors():
+    with outcomes(folder):
         told = folder / CHECKPOINTS / records.CONFIG
         if not told.is_file():
             raise FileNotFoundError(
@@ -194,18 +193,16 @@ def _launch(
     restarts: int,
 ) -> NoReturn:
     """Become the launcher, and end with the code of what was launched."""
-    with input_errors():
+    with outcomes(output):
         engines.blocks(read(True).network.n, processes)
         with records.claimed(output):  # and then left to the process that writes
             make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
     command = [sys.executable, "-m", "proxdasa", *words, *watching.audience.words()]
-    decisions = (DIVERGED, BAD_INPUT, INTERRUPTED)
-    code = launch(command, processes, restarts, decisions, lambda text: say(text, err))
-    if code not in (0, *decisions):
-        _advise(output)
-        code = LOST
+    code = launch(command, processes, restarts, lambda text: say(text, err), lambda: say_kept(output))
+    if code not in (Code.DONE, *FINAL):
+        advise(output)
     raise typer.Exit(code)
 
 
@@ -218,73 +215,50 @@ def _run(
     board: TensorBoard | None,
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
-    with input_errors(), _peer_errors(output), ExitStack() as held:
+    with outcomes(output), ExitStack() as held:
         setup = read(not engines.several())
         transport = connect()
         leads = transport is None or transport.rank == 0
-        if leads:
-            _claim(output, held, transport)
-        if not (transport and transport.restarted):
-            make_room()
-            if leads and (broken := plans.departure(setup)):
-                note(f"note: {broken}")
-        title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
-        with board or nullcontext():
-            with progress(output=output) if leads else nullcontext() as announce:
-                told: list[Progress] = [announce(title, setup)] if announce else []
-                told += [board] if announce and board else []
-                loop = setup.loop(transport)
-                del setup  # and with it the data of other processes' agents
-                result = loop.run(told, saving)
+        with _told(transport):
             if leads:
-                _save(result, output)
-                ended(title, output, result)
-                show_final(result)
-                say(f"results: {output}   (picture and table: proxdasa report {output})")
+                held.enter_context(records.claimed(output))  # other runs are kept out from now on
+            if not (transport and transport.restarted):
+                make_room()
+                if leads and (broken := plans.departure(setup)):
+                    note(f"note: {broken}")
+            title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
+            with board or nullcontext():
+                with progress(output=output) if leads else nullcontext() as announce:
+                    told: list[Progress] = [announce(title, setup)] if announce else []
+                    told += [board] if announce and board else []
+                    told += [Worth(transport.size)] if announce and transport and RENDEZVOUS in os.environ else []
+                    loop = setup.loop(transport)
+                    del setup  # and with it the data of other processes' agents
+                    result = loop.run(told, saving)
+                if leads:
+                    with signals.unheard():
+                        result.save(output, overwrite=True)
+                    ended(title, output, result)
+                    show_final(result)
+                    say(f"results: {output}   (picture and table: proxdasa report {output})")
     if transport:
         transport.close()
     if result.stopped == "interrupted" and leads:
         say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
         say(f"proxdasa resume {output} goes on", err)
+        spoken()
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
 
 
-def _save(result: Result, output: Path) -> None:
-    """Write the results; where they do not fit, it is not the input's fault, and another try may find room."""
-    try:
-        result.save(output, overwrite=True)
-    except StorageError as error:
-        say(f"error: {error}", err)
-        _advise(output)
-        raise typer.Exit(LOST) from None
-
-
-def _claim(output: Path, held: ExitStack, transport: Transport | None) -> None:
-    """Keep other runs out of the folder from now on."""
-    try:
-        held.enter_context(records.claimed(output))
-    except OSError as error:
-        if transport:
-            transport.fail(str(error))  # the others would miss us and not know why
-        raise
-
-
 @contextmanager
-def _peer_errors(output: Path) -> Iterator[None]:
-    """Whoever noticed it says it; the others just end."""
+def _told(transport: Transport | None) -> Iterator[None]:
+    """The others, who would miss this process and not know why, are told why it stops."""
     try:
         yield
-    except PeerError as error:
-        if error.noticed_here:
-            say(f"error: {error}", err)
-            if RENDEZVOUS not in os.environ:  # else our launcher may know better
-                _advise(output)
-        os._exit(LOST)  # without waiting for the others
-
-
-def _advise(output: Path) -> None:
-    """How to go on with a run that has ended too early."""
-    some = any((output / CHECKPOINTS).glob("[0-9]*"))
-    advice = f"proxdasa resume {output} goes on from the last checkpoint"
-    say(advice if some else "there is no checkpoint to go on from; --checkpoint-every leaves some", err)
+    except PeerError:  # which they know
+        raise
+    except BaseException as error:
+        if transport:
+            transport.fail(f"{type(error).__name__}: {error}")
+        raise

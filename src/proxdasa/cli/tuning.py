@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from proxdasa import experiments, records, tuning
-from proxdasa.cli.display import DIVERGED, err, input_errors, numbers, output_option, say, show_table
+from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table
 from proxdasa.cli.reproduce import run_all
 from proxdasa.cli.watching import note, tell, watched
+from proxdasa.exits import Code
 from proxdasa.reports import searches
 
 SHOWN = 20
@@ -88,7 +89,7 @@ def tune(
         tell("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
     if tuned.ranking[0].fault:
         say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
-        raise typer.Exit(DIVERGED)
+        raise typer.Exit(Code.DIVERGED)
     say(f"the best setting, for {file}:\n\n{toml(tuned.algorithm)}")
 
 

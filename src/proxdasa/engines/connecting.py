@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+import time
+from typing import NoReturn
 
 import torch
 
+from proxdasa.engines import signals
 from proxdasa.engines.mpi import MPI
 from proxdasa.engines.transports import CPU, TIMEOUT, Transport, join_torch
 
 UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """The number of a process, as the launchers of Open MPI, MPICH and its relatives, and Slurm's srun set it."""
+LAST_WORDS = 1.0
+"""Seconds in which others that have met the same error can say so, before all are ended."""
+HEARD = 10.0
+"""Seconds in which whoever has met an error ends those that have only heard of it."""
 
 
 def connect(
@@ -26,18 +30,19 @@ def connect(
         interface: the network interface, such as eth0, for messages to other machines. They are neither encrypted nor
             authenticated and belong on a private network. By default nothing leaves this machine. (MPI goes its own
             ways.)
-        timeout: seconds after which a silent process is an error.
+        timeout: seconds after which a silent process is an error. A network that is cut for less than half of it is
+            survived: TCP tries again at intervals that double.
         device: the GPU of this process, such as cuda:0, for `optim` to send the rows of a model there by NCCL; no two
             processes may share one. By default rows are copied to main memory. (NCCL has not been tried by us.)
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
     device = torch.device(device)
-    with _mortal():
-        if "RANK" in os.environ:
-            return join_torch(interface, timeout, device)
-        if several() and device != CPU:
-            raise ValueError(f"device: under MPI messages leave from main memory, not from {device}; leave it out")
+    if "RANK" in os.environ:
+        return join_torch(interface, timeout, device)
+    if several() and device != CPU:
+        raise ValueError(f"device: under MPI messages leave from main memory, not from {device}; leave it out")
+    with signals.deadly():  # MPI wants to be started by the main thread
         return MPI(timeout) if several() else None
 
 
@@ -51,15 +56,15 @@ def first() -> bool:
     return next((os.environ[name] for name in ("RANK", *UNDER_MPI) if name in os.environ), "0") == "0"
 
 
-@contextmanager
-def _mortal() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end this process at once in here, where it may wait and handlers of Python's would too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def end(code: int, heard: bool = False) -> NoReturn:
+    """End this process with an exit code and without waiting for the others; under MPI they all end with it.
+
+    There, who has only heard of an error leaves it to whoever met it to end them, with the code of what it was, and
+    that one waits until others that met the same have said so.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if "RANK" not in os.environ and (library := sys.modules.get("mpi4py.MPI")):
+        time.sleep(HEARD if heard else LAST_WORDS)
+        library.COMM_WORLD.Abort(code)
+    os._exit(code)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from proxdasa.engines import signals
 from proxdasa.engines.transports import LIFELINE, RENDEZVOUS, START
+from proxdasa.exits import FINAL, Code, foremost
 
 WATCH = 0.05
 """Seconds from one look at the processes to the next."""
@@ -20,57 +21,73 @@ GRACE = 30.0
 """Seconds that processes have for leaving a checkpoint once they were asked to stop, before they are ended."""
 LOSS = 5.0
 """Seconds that the others have for ending by themselves once one has died: they notice, and say what they miss."""
+SPOKEN = "spoken"
+"""The file, beside that by which they find each other, which says that one has told what is left."""
 
 
 def launch(
     command: Sequence[str],
     processes: int,
     restarts: int = 0,
-    final: Collection[int] = (),
     say: Callable[[str], None] = print,
+    speak: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command in so many processes that find each other; the exit code, that of the first to fail if one does.
+    """Run a command in so many processes that find each other; the exit code that tells how they ended.
 
-    If one dies, all are started again, up to ``restarts`` times, unless its exit code is one of ``final``, which
-    another try would not change. Ctrl-C, SIGTERM and the end of the terminal ask all of them to stop.
+    If one dies, all are started again, up to ``restarts`` times, unless its exit code is that of a decision. Signals
+    that ask to stop ask all of them; ``speak`` is called if they then end before one of them has `spoken`.
     """
     for attempt in range(restarts + 1):
         asked: list[int] = []
         with tempfile.TemporaryDirectory(prefix="proxdasa-") as folder:
             shared = {RENDEZVOUS: str(Path(folder) / "rendezvous"), START: str(attempt + 1)}
-            with _started(command, processes, shared, asked) as children:
+            with signals.handled(asked.append), _started(command, processes, shared) as children:
                 codes = _watch(children, asked)
-        if codes.count(0) == processes:
-            return 0
-        # That of a decision or, before those of processes that missed it, of one that was killed.
-        code = next((code for code in codes if code in final), min(filter(None, codes), default=0))
-        if code in final:
+            silent = not (Path(folder) / SPOKEN).exists()
+        code = foremost([code for code in codes if code is not None])
+        if asked and code not in FINAL and codes.count(0) < processes:
+            code = Code.INTERRUPTED
+        if code == Code.INTERRUPTED and silent:
+            speak()
+        if code in (Code.DONE, *FINAL):
             return code
-        if asked:
-            return 128 + signal.SIGINT
         again = f"; starting again from the last checkpoint ({attempt + 1} of {restarts})" if attempt < restarts else ""
         if code < 0 or again:
-            say(f"a process ended with {_described(code)}{again}")
-    return code
+            say(f"a process ended with {signals.described(code)}{again}")
+    return Code.LOST if code < 0 else code
+
+
+def spoken() -> None:
+    """Tell our launcher, if there is one, that it is said what is left of a run that was interrupted."""
+    if RENDEZVOUS in os.environ:
+        with suppress(OSError):  # it was killed, and its folder removed
+            Path(os.environ[RENDEZVOUS]).with_name(SPOKEN).touch()
+
+
+def cores() -> int:
+    """The cores that this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(processes: int) -> int:
+    """The threads for each of so many processes: together they have as many as there are cores."""
+    return max(1, cores() // processes)
 
 
 @contextmanager
 def _started(
-    command: Sequence[str], processes: int, shared: Mapping[str, str], asked: list[int]
+    command: Sequence[str], processes: int, shared: Mapping[str, str]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes, none of which outlives this; signals that ask to stop are noted.
+    """The processes, none of which outlives this.
 
-    They have one end of a pipe whose other end closes with us, even if we are killed.
+    They have one end of a pipe whose other end closes with us, even if we are killed. The environment may have a number
+    of threads that was meant for one process; theirs is their share of the cores.
     """
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
     lifeline, held = os.pipe()
-    shared = {"OMP_NUM_THREADS": threads, **os.environ, **shared, LIFELINE: str(lifeline), "WORLD_SIZE": str(processes)}
+    share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(processes)))
+    shared = {**os.environ, **share, **shared, LIFELINE: str(lifeline), "WORLD_SIZE": str(processes)}
     children: list[subprocess.Popen[bytes]] = []
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last if the terminal is closed, but for nohup
-    handlers = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
     try:
-        for number in handlers:
-            signal.signal(number, lambda number, _: asked.append(number))
         for rank in map(str, range(processes)):
             # A group of its own: Ctrl-C reaches it through us, once.
             env = {**shared, "RANK": rank}
@@ -82,12 +99,10 @@ def _started(
             child.wait()
         for end in (lifeline, held):
             os.close(end)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
-def _watch(children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> list[int]:
-    """Wait until all have ended, or some time after one has failed or all were asked to stop; the codes of the ended.
+def _watch(children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> list[int | None]:
+    """Wait until all have ended, or some time after one has failed or all were asked to stop; their codes, or None.
 
     Each signal that asks to stop is passed on.
     """
@@ -100,8 +115,4 @@ def _watch(children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) ->
         if asked or any(child.poll() for child in children):
             deadline = min(deadline, time.monotonic() + (GRACE if asked else LOSS))
         time.sleep(WATCH)
-    return [code for child in children if (code := child.poll()) is not None]
-
-
-def _described(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return [child.poll() for child in children]

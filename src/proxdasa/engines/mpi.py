@@ -9,14 +9,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.transports import CPU, TIMEOUT, LostError, blamed
+from proxdasa.engines.transports import CPU, TIMEOUT, LostError, blamed, doubt
+from proxdasa.exits import Code
 
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
 SPIN = 200e-6
 """Seconds of asking without pause; messages on one machine are there by then, and a nap would take longer."""
 NAP = 50e-6
-LAST_WORDS = 10.0
-"""Seconds that a failing process gives process 0 for saving what there is, before it ends all of them."""
 
 
 @final
@@ -60,8 +59,7 @@ class MPI:
     def close(self) -> None:
         """End all processes if one has failed, as MPI would wait for it; else it ends by itself."""
         if self._reason is not None:
-            time.sleep(LAST_WORDS if self.rank else 0.0)
-            self._comm.Abort(1)
+            self._comm.Abort(Code.LOST)
 
     def _wait(self, pending: list[tuple[int, Any]]) -> float:
         """Until all requests are done; the seconds it took."""
@@ -84,7 +82,9 @@ class MPI:
         """Who is to blame if this one is missed: not one that says that it is waiting too."""
         others = [other for other in range(self.size) if other != self.rank]
         self._waiting = [self._comm.Isend([bytearray(), self._mpi.BYTE], other, WAITING) for other in others]
-        return blamed(peer, lambda: [other for other in others if not self._comm.Iprobe(other, WAITING)])
+        return blamed(
+            peer, lambda: [other for other in others if not self._comm.Iprobe(other, WAITING)], doubt(self._timeout)
+        )
 
     def _heard(self) -> str | None:
         """The reason of a process that has failed, if one has."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager, contextmanager
 from typing import final
 
 import torch
 from torch import Tensor
 
 from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
+from proxdasa.engines import signals
 from proxdasa.engines.local import Local
 from proxdasa.engines.neighbourhood import Neighbourhood
 from proxdasa.engines.transports import Transport
@@ -109,25 +107,9 @@ class Processes(Local):
         """Tell the other processes why this one stops."""
         self._transport.fail(reason)
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM ask everybody to stop; a second one ends this process at once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, _: FrameType | None) -> None:
-            signal.signal(number, before[signal.Signals(number)])
-            self.ask_to_stop()
-
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in before:
-            signal.signal(number, ask)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Signals ask everybody to stop; a second one of the same kind ends this process at once."""
+        return signals.handled(lambda _: self.ask_to_stop(), once=True)
 
     def ask_to_stop(self) -> None:
         """Stop, all before the same iteration."""

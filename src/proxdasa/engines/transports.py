@@ -7,7 +7,6 @@ than the timeout, is an error that names it.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
@@ -24,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxdasa.contracts import PeerError
+from proxdasa.engines import signals
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ FAILURE = "failure"
 WATCH = 0.02
 """Seconds from one look at the store to the next."""
 DOUBT = 0.5
-"""Seconds by which processes that wait for each other may give up at different times."""
+"""Seconds by which processes may notice at different times that another one has ended."""
 
 
 class LostError(Exception):
@@ -180,7 +180,8 @@ class Torch:
 
         others = [peer for peer in range(self.size) if peer != self.rank]
         self._asked(tell, None)
-        peer = blamed(missed, lambda: self._asked(silent, others))
+        patience = doubt(self._timeout.total_seconds()) if timed_out else DOUBT
+        peer = blamed(missed, lambda: self._asked(silent, others), patience)
         timed_out = timed_out or self._asked(lambda: bool(self._store.check(["timed-out"])), False)
         silence = f"silent for {self._timeout.total_seconds():g} s"
         return LostError(peer, silence if timed_out else "its process has ended")
@@ -199,15 +200,20 @@ class Torch:
         return answers[0] if answers else otherwise
 
 
-def blamed(peer: int, silent: Callable[[], Sequence[int]]) -> int:
+def doubt(timeout: float) -> float:
+    """Seconds by which processes that wait for each other, perhaps on a busy machine, give up at different times."""
+    return max(DOUBT, timeout / 10)
+
+
+def blamed(peer: int, silent: Callable[[], Sequence[int]], patience: float) -> int:
     """Who is to blame, if ``peer`` is missed: it may be waiting for another itself, which it says at about this time.
 
     If so, time is left for a neighbour of that other to say it first.
     """
-    time.sleep(DOUBT)
+    time.sleep(patience)
     if peer in silent():
         return peer
-    time.sleep(DOUBT)
+    time.sleep(patience)
     return next(iter(silent()), peer)
 
 
@@ -230,14 +236,13 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
     backend = "gloo" if device == CPU else _prepare_nccl(device, interface or LOOPBACK)
     file = os.environ.get(RENDEZVOUS)
     limit = timedelta(seconds=timeout)
-    try:
+
+    def meet() -> tuple[Any, int]:
         store: Any
         if file:
             store, start = dist.FileStore(file, size), int(os.environ[START])  # type: ignore[attr-defined]
-            if LIFELINE in os.environ:
-                _follow(int(os.environ[LIFELINE]))
         else:
-            store, rank, size = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
             start = _count_starts(store, rank, size, timeout)
         # After a restart torchrun's store still has the addresses of the processes before.
         store = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
@@ -245,6 +250,12 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         if device != CPU:
             dist.all_reduce(torch.zeros(1, device=device))  # NCCL wants all to take part in the first operation
+        return store, start
+
+    if LIFELINE in os.environ:
+        signals.follow(int(os.environ[LIFELINE]))
+    try:
+        store, start = signals.heard(meet)
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
     return Torch(store, timeout, restarted=start > 1, device=device)
@@ -264,16 +275,6 @@ def _prepare_nccl(device: torch.device, interface: str) -> str:
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # or a silent process would not be an error here, but end this one
     torch.cuda.set_device(device)
     return f"cpu:gloo,{device.type}:nccl"
-
-
-def _follow(lifeline: int) -> None:
-    """Stop as if asked to, with a checkpoint, when our launcher has ended before us: it was killed."""
-
-    def follow() -> None:
-        os.read(lifeline, 1)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:

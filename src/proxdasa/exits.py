@@ -1,0 +1,45 @@
+"""Exit codes: what a command tells scripts and schedulers of how it ended. docs/processes.md has them in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """How a command ended."""
+
+    DONE = 0
+    CRASHED = 1  # Python's own code for an exception that nobody expected
+    REFUSED = 2  # click's for wrong usage
+    LOST = 3
+    DIVERGED = 4
+    UNWRITTEN = 5
+    UNWELL = 6
+    INTERRUPTED = 130  # the shell's for Ctrl-C
+
+
+MEANINGS = {
+    Code.DONE: "done",
+    Code.CRASHED: "crashed",
+    Code.REFUSED: "bad input",
+    Code.LOST: "a process was lost",
+    Code.DIVERGED: "every trial diverged",
+    Code.UNWRITTEN: "results could not be written",
+    Code.UNWELL: "doctor misses something",
+    Code.INTERRUPTED: "interrupted",
+}
+FINAL = (Code.REFUSED, Code.DIVERGED, Code.INTERRUPTED)
+"""Decisions, which another try would not change."""
+
+SUMMARY = "Exit codes: " + ", ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+
+def foremost(codes: Collection[int]) -> int:
+    """The code, of those of several processes, that tells how their run ended.
+
+    A decision comes first, then what befell a process: a signal (a negative code) or an error. Those that only missed
+    another one come last.
+    """
+    failed = [code for code in codes if code]
+    return min(failed, key=lambda code: (code not in FINAL, code == Code.LOST, code), default=Code.DONE)

@@ -1,0 +1,188 @@
+"""Exit codes: each way to end has its own, the same in one process and in several; docs and help say which."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from proxdasa import cli
+from proxdasa.engines import signals
+from proxdasa.exits import FINAL, MEANINGS, Code
+from tests.processes import LINUX, commands, newest, program, trouble, write_config
+
+ROOT = Path(__file__).parents[1]
+
+MISTAKE = """
+import os
+if os.environ.get("RANK", os.environ.get("PMI_RANK", "0")) == "{rank}":
+    from proxdasa.algorithms import ProxDASAGT
+    right = ProxDASAGT.step
+    def step(self, agents, k, state):
+        if k == 5:
+            raise RuntimeError("a mistake in the code")
+        return right(self, agents, k, state)
+    ProxDASAGT.step = step
+"""
+"""An exception that nobody expects, in a process of this number."""
+
+FULL = """
+from proxdasa.results import Result
+def save(*_, **__):
+    raise OSError(28, "No space left on device")
+Result.save = save
+"""
+"""A disk on which there is no room for results."""
+
+
+@pytest.fixture
+def start(tmp_path):
+    with commands(tmp_path) as start:
+        yield start
+
+
+# told
+
+
+def test_the_docs_have_every_exit_code_in_one_table():
+    text = (ROOT / "docs" / "processes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    assert [int(code) for code, _ in rows] == [*Code]
+    assert [meaning.strip() for _, meaning in rows] == [*MEANINGS.values()]
+
+
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_help_has_every_exit_code(command):
+    done = CliRunner().invoke(cli.app, [command, "--help"], terminal_width=160, color=False)
+    text = " ".join(done.stdout.split())
+    assert all(f"{code:d} {meaning}" in text for code, meaning in MEANINGS.items()), text
+    assert "docs/processes.md" in text
+
+
+def test_codes_are_written_down_once():
+    """Nowhere else in the package does a number stand for an exit code."""
+    for path in (ROOT / "src").rglob("*.py"):
+        found = re.findall(r"(?:Exit|_exit|SystemExit|Abort|sys\.exit)\(\d+\)", path.read_text(encoding="utf-8"))
+        assert not found, f"{path}: {found}"
+
+
+# the same in one process, in several, and under MPI
+
+
+def launched(start, how, file, results, *options, env=None):
+    """A run of two processes that was started in this way, or of one."""
+    words = ("proxdasa", "run", file, "-o", results, *options)
+    if how == "mpiexec":
+        pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
+        program("mpiexec")
+        return start("mpiexec", "-n", 2, *words, env=env)
+    if how == "torchrun":
+        return start("torchrun", "--standalone", "--nproc-per-node", 2, "-m", *words, env=env)
+    return start(*words, *(("--processes", 2) if how == "--processes" else ()), env=env)
+
+
+HOW = ["alone", "--processes", "torchrun", "mpiexec"]
+
+
+@LINUX
+@pytest.mark.parametrize("how", HOW)
+def test_a_crash_is_told_from_divergence(how, start, tmp_path):
+    env = trouble(tmp_path / "trouble", MISTAKE.format(rank=0 if how == "alone" else 1))
+    command = launched(start, how, write_config(tmp_path / "run.toml"), tmp_path / "results", env=env)
+    text = command.ended(1)
+    assert "RuntimeError: a mistake in the code" in text
+    assert "has no message" not in text, "who misses the one that crashed is not told as if it were the cause"
+
+
+@LINUX
+@pytest.mark.parametrize("how", HOW)
+def test_a_full_disk_has_a_code_of_its_own(how, start, tmp_path):
+    env = trouble(tmp_path / "trouble", FULL)
+    command = launched(start, how, write_config(tmp_path / "run.toml"), tmp_path / "results", env=env)
+    text = command.ended(1 if how == "torchrun" else 5)  # torchrun has no other code than 1
+    assert "error: [Errno 28] No space left on device\n" in text
+    assert "Traceback" not in text or how == "torchrun"
+
+
+@LINUX
+def test_the_launcher_tries_again_after_a_crash_or_a_full_disk_but_not_after_a_decision(start, tmp_path):
+    file, options = write_config(tmp_path / "run.toml"), ("--processes", 2, "--max-restarts", 1)
+    mistake = MISTAKE.format(rank=1)
+    for name, code, expected in (("crash", mistake, Code.CRASHED), ("full", FULL, Code.UNWRITTEN)):
+        env = trouble(tmp_path / name, code)
+        text = start("proxdasa", "run", file, "-o", tmp_path / f"{name}-results", *options, env=env).ended(expected)
+        assert text.count(f"a process ended with exit code {expected:d}; starting again") == 1
+    assert Code.CRASHED not in FINAL
+    assert Code.UNWRITTEN not in FINAL
+
+
+@LINUX
+@pytest.mark.parametrize("how", ["--processes", "mpiexec"])
+def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
+    file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
+    assert "diverged" in launched(start, how, file, tmp_path / "results").ended(4)
+
+
+@LINUX
+@pytest.mark.parametrize("how", ["--processes", "mpiexec"])
+def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
+    results, file = tmp_path / "results", write_config(tmp_path / "run.toml", iterations=10**7)
+    command = launched(start, how, file, results, "--checkpoint-every", 1)
+    command.until(lambda: newest(results) >= 2)
+    os.kill(command.workers()[1], signal.SIGTERM)
+    assert "interrupted after" in command.ended(130)
+
+
+# signals that ask to stop
+
+
+def test_one_module_owns_the_handling_of_signals():
+    users = [path.name for path in (ROOT / "src").rglob("*.py") if re.search(r"^import signal", path.read_text(), re.M)]
+    assert users == ["signals.py"]
+
+
+@pytest.fixture
+def hang_up():
+    """Python's own handler of SIGHUP, also if the tests were started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up")
+@pytest.mark.parametrize("number", signals.ASKING)
+def test_every_signal_that_asks_to_stop_is_handled_alike(number):
+    before, told = [signal.getsignal(each) for each in signals.ASKING], []
+    with signals.handled(told.append):
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+    assert told == [number, number]
+    with pytest.raises(KeyboardInterrupt), signals.interrupting():
+        os.kill(os.getpid(), number)
+    with signals.interrupting(), signals.handled(told.append, once=True):
+        os.kill(os.getpid(), number)
+        assert told == [number] * 3
+        with pytest.raises(KeyboardInterrupt):  # as outside
+            os.kill(os.getpid(), number)
+    with signals.unheard():
+        os.kill(os.getpid(), number)
+    assert [signal.getsignal(each) for each in signals.ASKING] == before
+
+
+def test_what_is_ignored_stays_so():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.handled(lambda _: pytest.fail("it was not ignored")):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_thread_that_waits_outside_of_python_hands_on_its_result_or_its_error():
+    assert signals.heard(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        signals.heard(lambda: 1 / 0)
