@@ -254,14 +254,16 @@ def test_an_output_that_cannot_be_a_folder(write, tmp_path):
     assert str(file) in result.stderr
 
 
-def test_results_that_cannot_be_written_are_an_error_in_one_line(write, tmp_path, monkeypatch):
+def test_results_that_cannot_be_written_are_an_error_with_what_to_do(write, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("proxdasa.records.save_file", full)
+    monkeypatch.setattr("proxdasa.disk.put", full)
     result = call("run", write(), "-o", tmp_path / "r")
     assert result.exit_code == 5
-    assert result.stderr.splitlines()[-1] == "error: [Errno 28] No space left on device"
+    *_, error, advice = result.stderr.splitlines()
+    assert error.startswith(f"error: {tmp_path / 'r'}: the results could not be written: No space left on device; what")
+    assert advice == "there is no checkpoint to go on from; --checkpoint-every leaves some"
 
 
 def test_a_saved_configuration_runs_again(results, tmp_path):

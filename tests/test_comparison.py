@@ -235,7 +235,7 @@ def test_the_command_with_tuning(tiny, wide, tmp_path, drawn):
 
 
 def test_a_method_for_which_everything_diverges_is_left_out(tiny, wide, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison, "GRID", [{"gamma": 1e40, "alpha": 1.0}, {"gamma": 1e41, "alpha": 1.0}])
+    monkeypatch.setattr(comparison, "GRID", [{"gamma": 2e38, "alpha": 1.0}, {"gamma": 3e38, "alpha": 1.0}])
     result = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa,sppdm", "--trials", 1, "-o", tmp_path)
     assert result.exit_code == 4, result.output
     assert "Prox-DASA diverged for every γ and α of the grid; it is left out" in result.stderr

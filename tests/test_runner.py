@@ -186,8 +186,16 @@ def test_what_is_no_connection_is_refused():
     problem = problems.Quadratic(torch.eye(3).expand(2, 3, 3), torch.ones(2, 3))
     with pytest.raises(TypeError, match=r"processes must be what engines.connect\(\) returns"):
         proxdasa.run(proxdasa.ProxDASA(gamma=0.1), problem, networks.complete(2), processes=2)
+
+
+@pytest.mark.parametrize("value", [1e300, proxdasa.per_trial([0.1, 1e300])], ids=["one", "per trial"])
+def test_parameters_that_the_runs_type_cannot_hold_are_refused(value):
+    """In float32 they would be infinite."""
+    problem = problems.Quadratic(torch.eye(3).expand(2, 3, 3), torch.ones(2, 3))
     with pytest.raises(ValueError, match=r"gamma = 1e\+300 is beyond the numbers of float32"):
-        proxdasa.run(proxdasa.ProxDASA(gamma=1e300), problem, networks.complete(2))
+        proxdasa.run(proxdasa.ProxDASA(gamma=value), problem, networks.complete(2), trials=2)
+    with pytest.raises(ValueError, match=r"alpha = 1e\+300 is beyond the numbers of float32"):
+        proxdasa.run(proxdasa.ProxDASA(0.1, schedules.constant(value)), problem, networks.complete(2), trials=2)
 
 
 def test_trials_that_diverge_between_two_observations_have_iterations_of_their_own():

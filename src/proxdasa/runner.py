@@ -211,12 +211,13 @@ class Setup:
             for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
                 if isinstance(given, Tensor) and len(given) != trials:
                     raise ValueError(f"{name} has {len(given)} per-trial values, but the run has {trials} trials")
+                largest = float(given.max()) if isinstance(given, Tensor) else given
+                if isinstance(largest, float) and largest > torch.finfo(dtype).max:
+                    raise ValueError(f"{name} = {largest:g} is beyond the numbers of {describe(dtype)}")
             if isinstance(value, Schedule):
                 changes[name] = value.bind(self.network.n, self.iterations, dtype)
             elif isinstance(value, Tensor):
                 changes[name] = value.to(dtype)
-            elif isinstance(value, float) and value > torch.finfo(dtype).max:
-                raise ValueError(f"{name} = {value:g} is beyond the numbers of {describe(dtype)}")
             elif callable(value):
                 changes[name] = _fitted(value, name, trials, dtype)
         bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
