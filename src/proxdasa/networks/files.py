@@ -56,7 +56,9 @@ def _array(path: Path) -> NDArray[Any]:
     try:
         # Mapped, so that nothing is allocated for an array that the file claims to have and does not.
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, TypeError, EOFError) as error:  # NumPy's own words speak of pickles
+    except OSError:
+        raise
+    except Exception as error:  # a damaged header fails in the tokenizer, the parser or later; words speak of pickles
         raise ValueError("not an array of numbers as numpy.save writes it") from error
     if array.dtype.kind not in "biuf":
         raise ValueError(f"not an array of real numbers, but of {array.dtype}")
