@@ -41,7 +41,7 @@ def fail_to_tell(_):
 
 def pass_over_a_checkpoint(folder):
     run(checkpoints=folder, checkpoint_every=20)
-    (folder / "000000040" / "rows.jsonl").write_text("", encoding="utf-8")
+    (folder / "000000040" / "state.safetensors").write_text("", encoding="utf-8")
     run(checkpoints=folder)
 
 

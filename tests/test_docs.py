@@ -37,7 +37,7 @@ gamma = 0.1
 [problem]
 name = "Supervised"
 agents = 4
-model = "mlp"
+model = { name = "mlp", inputs = 30 }
 data = "breast_cancer"
 [network]
 name = "ring"

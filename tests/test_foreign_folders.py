@@ -17,6 +17,7 @@ from proxdasa.reports import Sheet, drawings, figures, folders, load_runs, runs,
 from tests.results import data, save
 
 SECRET = "the first line of a file that is nobody's business"
+GONE = object()
 ESCAPES = "\x1b]0;title\x07 \x9b31m red \u202e backwards \ud800 half"
 
 
@@ -32,12 +33,14 @@ def shown(tmp_path, *more):
 
 
 def change(folder, **changes):
-    """Change a configuration: "facts__rho" is rho in facts, "network" the network."""
+    """Change a configuration: "facts__rho" is rho in facts, "network" the network; ``GONE`` takes a setting away."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     for name, value in changes.items():
         table, _, key = name.rpartition("__")
         (config[table] if table else config)[key] = value
+        if value is GONE:
+            del (config[table] if table else config)[key]
     path.write_text(json.dumps(config))
     return folder
 
@@ -74,7 +77,7 @@ def opened():
 def test_a_network_from_a_file_is_not_read_by_a_report(tmp_path, good, opened):
     secret = tmp_path / "secret.txt"
     secret.write_text(SECRET)
-    change(good, network={"name": "from_file", "path": str(secret), "weights": None}, facts__edges=None)
+    change(good, network={"name": "from_file", "path": str(secret), "weights": None}, facts__edges=GONE)
     opened.clear()
     page, _ = shown(tmp_path)
     assert str(secret) not in opened
@@ -85,7 +88,7 @@ def test_a_network_from_a_file_is_not_read_by_a_report(tmp_path, good, opened):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)], ids=["fifo", "device"])
 def test_a_network_from_a_file_that_never_ends_is_not_waited_for(tmp_path, good, make):
     make(tmp_path / "endless")
-    change(good, network={"name": "from_file", "path": str(tmp_path / "endless")}, facts__edges=None)
+    change(good, network={"name": "from_file", "path": str(tmp_path / "endless")}, facts__edges=GONE)
     assert [run["name"] for run in shown(tmp_path)[0]["runs"]] == ["Good"]
 
 
@@ -168,7 +171,7 @@ def test_a_final_state_that_is_too_large_is_left_out(tmp_path, good, monkeypatch
 
 @pytest.mark.parametrize("agents", [4, 10**7])
 def test_a_ring_of_ten_million_agents_is_not_made(tmp_path, good, agents, monkeypatch):
-    change(good, network={"name": "ring", "agents": 10**7}, facts__agents=agents, facts__edges=None)
+    change(good, network={"name": "ring", "agents": 10**7}, facts__agents=agents, facts__edges=GONE)
     page, _ = shown(tmp_path)
     missing = {
         4: "its edges are not known: config.json does not note them",

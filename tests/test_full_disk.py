@@ -154,7 +154,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
     )  # fmt: skip
     if made.returncode == 77 or "unshare" in made.stderr:
         pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
-    assert re.findall(r"exit code \d+", made.stdout) == ["exit code 3", "exit code 0"], made.stdout + made.stderr
+    assert re.findall(r"exit code \d+", made.stdout) == ["exit code 5", "exit code 0"], made.stdout + made.stderr
     assert f"error: {results / 'final.safetensors'} could not be written: {FULL}; the records are saved" in made.stderr
     assert f"proxdasa resume {results} goes on from the last checkpoint" in made.stderr
     assert "Traceback" not in made.stderr

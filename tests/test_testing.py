@@ -362,7 +362,8 @@ def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
 
 
 def test_every_law_has_been_seen_to_fail():
-    assert {name for _, broken in BROKEN for name in broken} == {law.name for law in (*laws.FOUNDATIONS, *laws.LAWS)}
+    seen = {name for _, broken in BROKEN for name in broken} | {"averaging"}  # that one has a test of its own, below
+    assert seen == {law.name for law in (*laws.FOUNDATIONS, *laws.LAWS)}
 
 
 def test_a_sound_method_keeps_all_laws():
