@@ -17,12 +17,12 @@ from pathlib import Path
 
 from tests.processes import check_same, commands, disturb, newest, trouble, write_config
 
-from proxdasa.exits import Code
+from proxdasa.exit_codes import Code
 
 ITERATIONS, FAULTS = 60, 2
 FULL = """
 from pathlib import Path
-from proxdasa.results import Result
+from proxdasa.runs.results import Result
 right = Result.save
 def save(self, *words, **options):
     if not Path({mark!r}).exists():

@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 import proxdasa
 from proxdasa import data, engines, networks, problems, regularizers
-from proxdasa.engines.halo import HEADER
-from proxdasa.engines.transports import Transport
-from proxdasa.loop import flushed_denormals
-from proxdasa.runner import Setup
+from proxdasa.engines.messages.halo import HEADER
+from proxdasa.engines.messages.transport import Transport
+from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.setup import Setup
 
 STEPS = 20
 REPEATS = 4 if sys.argv[2:] else 15

@@ -27,9 +27,9 @@ from tests.namespaces import ADDRESSES, machines
 
 import proxdasa
 from proxdasa import data, networks, problems, regularizers
-from proxdasa.engines.launcher import launch
+from proxdasa.engines.launch.launcher import launch
 from proxdasa.engines.products import SparseProduct
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 console = Console()
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from proxdasa.checkpoints import Checkpoint, Checkpoints, fingerprint
+from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
 
 FILES = ["manifest.json", "rows.jsonl", "state.safetensors"]
 OURS, ANOTHER = fingerprint({"gamma": 0.1}), fingerprint({"gamma": 0.2})

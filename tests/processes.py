@@ -23,9 +23,9 @@ import pytest
 import torch
 
 from proxdasa.cli import main
-from proxdasa.engines import launcher
-from proxdasa.engines.signals import ASKING
-from proxdasa.records import FINAL, read_rows
+from proxdasa.engines.launch import launcher
+from proxdasa.engines.launch.signals import ASKING
+from proxdasa.runs.records import FINAL, read_rows
 
 BIN = Path(sys.executable).parent
 LIMIT = 120.0

@@ -15,9 +15,9 @@ import torch
 
 import proxdasa
 from proxdasa import data, engines, networks, problems, regularizers, schedules
-from proxdasa.engines.memory import in_threads
+from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 __all__ = ["METHODS", "N", "digest", "in_threads", "setup"]
 

@@ -9,10 +9,10 @@ import torch
 
 import proxdasa
 from proxdasa import algorithms, networks, problems, regularizers, schedules
-from proxdasa.checkpoints import fingerprint
 from proxdasa.contracts import Algorithm
 from proxdasa.engines import Simulator
-from proxdasa.runner import Setup
+from proxdasa.runs.checkpoints import fingerprint
+from proxdasa.runs.setup import Setup
 from proxdasa.samples import Samples
 from proxdasa.testing import check_algorithm
 from tests import transcription

@@ -3,70 +3,63 @@
 import ast
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "proxdasa"
 
 MAY_IMPORT = {
     "schedules": set(),
-    "budget": set(),
-    "callers": set(),
     "disk": set(),
-    "exits": set(),
-    "networks": {"budget", "callers"},
-    "records": {"callers", "disk"},
+    "descriptions": set(),
+    "exit_codes": set(),
+    "memory_budget": set(),
+    "caller_warnings": set(),
+    "networks": {"memory_budget", "caller_warnings"},
     "contracts": {"schedules"},
     "samples": {"contracts"},
-    "data": {"budget", "samples"},
+    "data": {"memory_budget", "samples"},
     "regularizers": {"contracts", "schedules"},
     "mixing": {"contracts"},
-    "problems": {"budget", "contracts", "data", "samples"},
+    "problems": {"memory_budget", "contracts", "data", "samples"},
     "algorithms": {"contracts", "schedules"},
-    "engines": {"contracts", "exits", "schedules", "samples"},
+    "engines": {"contracts", "exit_codes", "schedules", "samples"},
     "metrics": {"contracts", "schedules"},
-    "footprint": {"contracts", "engines", "samples"},
-    "results": {"records"},
-    "divergence": {"contracts", "schedules", "results"},
-    "checkpoints": {"callers", "disk", "records"},
-    "tensorboard": {"records"},
-    "stopping": {"contracts", "schedules"},
-    "resumption": {"checkpoints", "records"},
-    "probes": {"contracts", "schedules", "metrics", "networks", "problems", "records"},
-    "loop": {
-        "callers", "probes", "stopping", "contracts", "schedules", "metrics", "disk", "records", "results",
-        "divergence", "checkpoints", "resumption",
+    # A run needs a default regulariser and mixing, the name of a network's class, and which links are ours.
+    "runs": {
+        "caller_warnings", "contracts", "descriptions", "disk", "engines", "memory_budget", "metrics", "mixing",
+        "networks", "problems", "regularizers", "samples", "schedules",
     },
-    # The runner needs a default regulariser and mixing, and the name of a network's class.
-    "runner": {
-        "budget", "contracts", "schedules", "samples", "engines", "footprint", "metrics", "records", "results",
-        "checkpoints", "loop", "mixing", "networks", "regularizers", "probes", "stopping",
-    },
+    "tensorboard": {"runs"},
     "optim": {
-        "contracts", "schedules", "algorithms", "engines", "loop", "mixing", "networks", "records", "regularizers",
+        "algorithms", "contracts", "descriptions", "engines", "mixing", "networks", "regularizers", "runs", "schedules",
     },
+    "reports": {"disk", "runs"},
     "tuning": {
-        "budget", "contracts", "schedules", "metrics", "results", "divergence", "loop", "runner", "networks",
-        "problems", "regularizers", "reports",
+        "contracts", "memory_budget", "metrics", "networks", "problems", "regularizers", "reports", "runs", "schedules",
+    },
+    "plans": {
+        "algorithms", "contracts", "descriptions", "engines", "memory_budget", "mixing", "networks", "runs",
+        "schedules",
     },
     "testing": {
-        "contracts", "schedules", "engines", "loop", "divergence", "runner", "mixing", "networks", "problems",
-        "regularizers",
+        "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
+    },
+    "configs": {
+        "algorithms", "contracts", "data", "memory_budget", "metrics", "mixing", "networks", "problems",
+        "regularizers", "runs", "schedules",
     },
     "experiments": {
-        "budget", "tuning", "contracts", "schedules", "metrics", "disk", "records", "results", "loop", "runner",
-        "stopping",
-        "algorithms", "data", "mixing", "networks", "problems", "regularizers",
+        "algorithms", "contracts", "data", "descriptions", "disk", "metrics", "mixing", "networks", "problems",
+        "regularizers", "runs", "schedules", "tuning",
     },
-    "plans": {"budget", "contracts", "schedules", "records", "runner", "algorithms", "engines", "mixing", "networks"},
-    "reports": {"disk", "records"},
     "cli": {
-        "contracts", "data", "disk", "engines", "exits", "experiments", "networks", "plans", "reports", "records",
-        "results",
-        "loop", "runner", "tuning", "tensorboard",
+        "configs", "contracts", "data", "descriptions", "disk", "engines", "exit_codes", "experiments", "networks",
+        "plans", "reports", "runs", "tuning",
     },
     "__init__": {
-        "algorithms", "data", "divergence", "metrics", "mixing", "networks", "optim", "plans", "problems",
-        "regularizers", "results", "runner", "schedules", "stopping", "testing", "tuning",
+        "algorithms", "data", "metrics", "mixing", "networks", "optim", "plans", "problems", "regularizers", "runs",
+        "schedules", "testing", "tuning",
     },
     "__main__": {"cli"},
 }  # fmt: skip
@@ -106,6 +99,33 @@ def test_the_allowed_directions_have_no_cycle():
         free = [name for name in MAY_IMPORT if name not in order and MAY_IMPORT[name] <= set(order)]
         assert free, f"a cycle among {sorted(set(MAY_IMPORT) - set(order))}"
         order += free
+
+
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path) -> set[str]:
+    """The modules of the package that a module imports as it is loaded."""
+    names, body = {module(each) for each in MODULES}, ast.parse(path.read_text(encoding="utf-8")).body
+    full = {f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return {name if name in names else name.rpartition(".")[0] for name in full if name.startswith("proxdasa")}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    edges = [(module(path), name) for path in MODULES for name in imported_modules(path) & {module(p) for p in MODULES}]
+    circles = [each for each in nx.strongly_connected_components(nx.DiGraph(edges)) if len(each) > 1]
+    assert not circles
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "reports"], ids=lambda path: path.name)
+def test_reports_read_records_and_nothing_else_of_runs(path):
+    assert {name for name in imported_modules(path) if name.startswith("proxdasa.runs")} <= {"proxdasa.runs.records"}
+
+
+def test_file_names_occur_once():
+    names = [path.stem for path in MODULES if path.stem not in ("__init__", "__main__", "tensorboard")]
+    assert sorted(set(names)) == sorted(names)
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "algorithms"], ids=lambda path: path.name)

@@ -14,10 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import budget, cli, data, networks, plans, problems, tuning
-from proxdasa.experiments import read
-from proxdasa.footprint import footprint
-from proxdasa.runner import Setup
+from proxdasa import cli, data, memory_budget, networks, plans, problems, tuning
+from proxdasa.configs import read
+from proxdasa.runs.footprint import footprint
+from proxdasa.runs.setup import Setup
 from tests.setups import in_threads
 
 ALLOWED = "50MB"
@@ -39,7 +39,7 @@ name = "ring"
 @pytest.fixture
 def little(monkeypatch):
     """A machine of 50 MB."""
-    monkeypatch.setenv(budget.VARIABLE, ALLOWED)
+    monkeypatch.setenv(memory_budget.VARIABLE, ALLOWED)
 
 
 @contextmanager
@@ -62,20 +62,20 @@ def refused(words, most=20e6):
     [("1000", 1e3), ("500MB", 5e8), ("500 mb", 5e8), ("1.5G", 1.5e9), ("2TB", 2e12), ("7 KB", 7e3)],
 )
 def test_the_limit_is_what_the_environment_says(monkeypatch, text, expected):
-    monkeypatch.setenv(budget.VARIABLE, text)
-    assert budget.limit() == expected
+    monkeypatch.setenv(memory_budget.VARIABLE, text)
+    assert memory_budget.limit() == expected
 
 
 def test_the_limit_is_a_share_of_the_machine_by_default(monkeypatch):
-    monkeypatch.delenv(budget.VARIABLE, raising=False)
-    assert budget.limit() == budget.SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.delenv(memory_budget.VARIABLE, raising=False)
+    assert memory_budget.limit() == memory_budget.SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     monkeypatch.setattr(os, "sysconf_names", {})
-    assert budget.limit() == float("inf")
+    assert memory_budget.limit() == float("inf")
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "1e9", "GB", "1 PB", "nan"])
 def test_a_limit_that_is_none_is_refused(monkeypatch, text):
-    monkeypatch.setenv(budget.VARIABLE, text)
+    monkeypatch.setenv(memory_budget.VARIABLE, text)
     with pytest.raises(ValueError, match="PROXDASA_MEMORY must be a number of bytes, such as 500MB or 16GB; got"):
         networks.ring(3)
 
@@ -260,12 +260,12 @@ def test_a_process_counts_its_own_agents_only(monkeypatch):
     whole, part = (footprint(setup.algorithm, setup.problem, setup.network, setup.mixing, 300, agents)
                    for agents in (None, range(1)))  # fmt: skip
     assert part < whole / 2
-    monkeypatch.setenv(budget.VARIABLE, str(part + 1_000 * 300 * 6))
+    monkeypatch.setenv(memory_budget.VARIABLE, str(part + 1_000 * 300 * 6))
     with pytest.raises(ValueError, match="may be taken"):
         setup.run()
     for result in in_threads(4, lambda transport: setup.run(processes=transport)):
         assert getattr(result, "iterations", result) == 3
-    monkeypatch.setenv(budget.VARIABLE, "1KB")
+    monkeypatch.setenv(memory_budget.VARIABLE, "1KB")
     for error in in_threads(4, lambda transport: setup.run(processes=transport)):
         assert "would take about" in str(error)  # and nobody waits for the others
 

@@ -8,9 +8,9 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems
-from proxdasa.checkpoints import Checkpoints, CheckpointWarning
-from proxdasa.loop import ProgressWarning
 from proxdasa.networks import spectrum
+from proxdasa.runs.checkpoints import Checkpoints, CheckpointWarning
+from proxdasa.runs.loop import ProgressWarning
 
 PACKAGE = Path(proxdasa.__file__).parent
 QUADRATIC = problems.Quadratic(torch.eye(2).expand(2, 2, 2), torch.ones(2, 2))
@@ -26,7 +26,7 @@ def diverge(_):
 
 def diverge_in_a_search(_):
     tuned = proxdasa.tuning.Search(
-        proxdasa.runner.Setup(proxdasa.DPSGD(gamma=1.0), QUADRATIC, networks.complete(2), iterations=40),
+        proxdasa.runs.setup.Setup(proxdasa.DPSGD(gamma=1.0), QUADRATIC, networks.complete(2), iterations=40),
         [{"gamma": 1e30}, {"gamma": 1.0}],
     )
     tuned.setup.run()

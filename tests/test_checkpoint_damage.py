@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from proxdasa import checkpoints
-from proxdasa.checkpoints import Checkpoints, CheckpointWarning
+from proxdasa.runs import checkpoints
+from proxdasa.runs.checkpoints import Checkpoints, CheckpointWarning
 from tests.checkpoints import FILES, GARBAGE, OURS, checkpoint, contents, grown, harm, names, same, two
 
 

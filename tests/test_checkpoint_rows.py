@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 import proxdasa
 from proxdasa import networks, problems
-from proxdasa.checkpoints import Checkpoints, CheckpointWarning
+from proxdasa.runs.checkpoints import Checkpoints, CheckpointWarning
 from tests.checkpoints import GROWING, OURS, checkpoint, grown, harm, names, same, seal
 
 

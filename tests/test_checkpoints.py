@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proxdasa
-from proxdasa import loop, networks, problems, records, runner
-from proxdasa.checkpoints import Checkpoint, Checkpoints, CheckpointWarning, fingerprint
+from proxdasa import networks, problems
+from proxdasa.runs import loop, records
+from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning, fingerprint
+from proxdasa.runs.setup import Setup
 from tests.checkpoints import ANOTHER, FILES, GARBAGE, OURS, bits, checkpoint, contents, harm, names, same, two
 
 
@@ -339,8 +341,8 @@ def test_other_settings_have_another_fingerprint(other):
 
 def test_the_fingerprint_of_a_run_is_that_of_its_saved_configuration(tmp_path):
     problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-    setup = runner.Setup(proxdasa.ProxDASA(gamma=1), problem, networks.ring(3), iterations=3)
+    setup = Setup(proxdasa.ProxDASA(gamma=1), problem, networks.ring(3), iterations=3)
     saved = records.read_config(setup.run().save(tmp_path))
     assert fingerprint(saved) == fingerprint(setup.config())
-    longer = runner.Setup(proxdasa.ProxDASA(gamma=1), problem, networks.ring(3), iterations=4)
+    longer = Setup(proxdasa.ProxDASA(gamma=1), problem, networks.ring(3), iterations=4)
     assert fingerprint(longer.config()) != fingerprint(setup.config())

@@ -17,9 +17,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, experiments, records, reports
-from proxdasa.experiments.objects import ROOMS, VALUES
-from proxdasa.runner import Setup
+from proxdasa import cli, configs, experiments, reports
+from proxdasa.configs.objects import ROOMS, VALUES
+from proxdasa.runs import records
+from proxdasa.runs.setup import Setup
 from tests.processes import LIMIT, newest, until
 
 PROXDASA = Path(sys.executable).with_name("proxdasa")
@@ -176,7 +177,7 @@ def test_list_shows_everything_that_a_file_can_name():
 
 
 def test_run_saves_what_the_library_computes(write, results):
-    saved, computed = proxdasa.load(results), experiments.read(write()).run()
+    saved, computed = proxdasa.load(results), configs.read(write()).run()
     assert [row["loss"] for row in saved.records] == [row["loss"] for row in computed.records]
     assert saved.config == computed.config
     assert saved.stopped is None

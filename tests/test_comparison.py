@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import cli, metrics, networks, schedules
 from proxdasa.data import Contiguous, Shuffled, from_tensors
-from proxdasa.experiments import comparison
+from proxdasa.experiments import real_data
 from proxdasa.problems import Supervised, cross_entropy, models
 from proxdasa.regularizers import L1
 from proxdasa.reports import words
@@ -68,8 +68,8 @@ def examples(inputs=6, classes=2, rows=200):
 def tiny(monkeypatch):
     """Both experiments with a small network on a few made-up examples."""
     small = {"data": examples, "model": partial(models.mlp, 6, 3, 2), "batch": 2, "iterations": 12, "observe_every": 6}
-    for name, experiment in comparison.EXPERIMENTS.items():
-        monkeypatch.setitem(comparison.EXPERIMENTS, name, replace(experiment, **small))
+    for name, experiment in real_data.EXPERIMENTS.items():
+        monkeypatch.setitem(real_data.EXPERIMENTS, name, replace(experiment, **small))
 
 
 def divided(outputs, targets):
@@ -90,10 +90,10 @@ def as_listed(paper):
     }
 
 
-@pytest.mark.parametrize("name", comparison.EXPERIMENTS)
-@pytest.mark.parametrize("method", comparison.algorithms("as-published"))
+@pytest.mark.parametrize("name", real_data.EXPERIMENTS)
+@pytest.mark.parametrize("method", real_data.algorithms("as-published"))
 def test_the_undivided_loss_with_scaled_steps_visits_the_same_points(tiny, name, method):
-    ours = comparison.comparison(name, "as-published", {}, [method], iterations=40, trials=2)[method]
+    ours = real_data.comparison(name, "as-published", {}, [method], iterations=40, trials=2)[method]
     ours = replace(ours, dtype=torch.float64)
     theirs = replace(
         ours,
@@ -107,7 +107,7 @@ def test_the_undivided_loss_with_scaled_steps_visits_the_same_points(tiny, name,
 @pytest.mark.parametrize("name", PAPER)
 def test_parameters_are_the_papers_scaled_by_n(tiny, name):
     """γ and steps are divided by n; β of DEEPSTORM belongs to α², so n² undoes it; SPPDM's are weights of the loss."""
-    paper, setups = PAPER[name], comparison.comparison(name, "as-published", {})
+    paper, setups = PAPER[name], real_data.comparison(name, "as-published", {})
     found = {method: setup.config()["algorithm"] for method, setup in setups.items()}
     storm, sppdm = paper["deepstorm-v2"], paper["sppdm"]
     assert found["prox-dasa"]["gamma"] == paper["prox-dasa"]["gamma"] / 8
@@ -125,11 +125,11 @@ def test_parameters_are_the_papers_scaled_by_n(tiny, name):
 
 def test_presets(tiny):
     tuned = {"prox-dasa": (3.0, 0.3), "prox-dasa-gt": (1.0, 1.0)}
-    paper = comparison.comparison("a9a", "paper", tuned)
-    scripts = comparison.comparison("a9a", "as-published", {})
-    assert list(paper) == comparison.algorithms("paper")
-    assert list(scripts) == comparison.algorithms("as-published")
-    assert {setup.algorithm.facts.title for setup in paper.values()} == {comparison.NAMES[name] for name in paper}
+    paper = real_data.comparison("a9a", "paper", tuned)
+    scripts = real_data.comparison("a9a", "as-published", {})
+    assert list(paper) == real_data.algorithms("paper")
+    assert list(scripts) == real_data.algorithms("as-published")
+    assert {setup.algorithm.facts.title for setup in paper.values()} == {real_data.NAMES[name] for name in paper}
     assert type(scripts["prox-dasa-gt-script"].algorithm) is proxdasa.ProxDASA
     assert (paper["prox-dasa-gt"].algorithm.gamma, paper["prox-dasa"].algorithm.gamma) == (1.0, 3.0)
     assert paper["prox-dasa-gt"].algorithm.alpha.parameters == {"alpha": 1.0}
@@ -142,7 +142,7 @@ def test_presets(tiny):
 
 
 def test_stationarity_is_that_of_the_papers_penalty(tiny):
-    setup = comparison.comparison("a9a", "as-published", {}, ["prox-dasa"], iterations=3, trials=1)["prox-dasa"]
+    setup = real_data.comparison("a9a", "as-published", {}, ["prox-dasa"], iterations=3, trials=1)["prox-dasa"]
     row = setup.run().records[-1]
     same = replace(setup, metrics=(metrics.table_stationarity(L1(1e-4)),)).run().records[-1]
     other = replace(setup, metrics=(metrics.table_stationarity(),)).run().records[-1]
@@ -150,17 +150,17 @@ def test_stationarity_is_that_of_the_papers_penalty(tiny):
 
 
 def test_the_papers_set_ups():
-    a9a, mnist = comparison.EXPERIMENTS["a9a"], comparison.EXPERIMENTS["mnist"]
+    a9a, mnist = real_data.EXPERIMENTS["a9a"], real_data.EXPERIMENTS["mnist"]
     assert a9a.network().rho == pytest.approx(0.8047, abs=1e-4)
     assert mnist.network().rho == pytest.approx(0.375)
     assert sum(p.numel() for p in a9a.model().parameters()) == 8_066
     assert sum(p.numel() for p in mnist.model().parameters()) == 25_010
-    assert comparison.AGENTS == N
-    assert [(setting["gamma"], setting["alpha"]) for setting in comparison.GRID] == [
+    assert real_data.AGENTS == N
+    assert [(setting["gamma"], setting["alpha"]) for setting in real_data.GRID] == [
         (gamma, alpha) for gamma in (1, 3, 10) for alpha in (0.3, 1, 3)
     ]
-    assert set(comparison.EXPERIMENTS) == set(PAPER)
-    for name, experiment in comparison.EXPERIMENTS.items():
+    assert set(real_data.EXPERIMENTS) == set(PAPER)
+    for name, experiment in real_data.EXPERIMENTS.items():
         settings = ("batch", "iterations", "observe_every")
         assert {key: getattr(experiment, key) for key in settings} == {key: PAPER[name][key] for key in settings}
         assert experiment.network().label == PAPER[name]["network"]
@@ -168,33 +168,33 @@ def test_the_papers_set_ups():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_published_values_are_those_of_the_papers_table(name):
-    rows = {method: tuple(row.values()) for method, row in comparison.published(name).items()}
+    rows = {method: tuple(row.values()) for method, row in real_data.published(name).items()}
     assert rows == TABLE[name] | {"Prox-DASA-GT's script": TABLE[name]["Prox-DASA-GT"]}
-    assert [*comparison.published(name)["SPPDM"]] == ["accuracy", "loss", "table_stationarity"]
+    assert [*real_data.published(name)["SPPDM"]] == ["accuracy", "loss", "table_stationarity"]
 
 
 def quick_sweep(tiny, method="prox-dasa"):
-    return comparison.sweep("a9a", [method], iterations=2)[f"sweep/{method}"].run()
+    return real_data.sweep("a9a", [method], iterations=2)[f"sweep/{method}"].run()
 
 
 def test_a_sweep_is_the_grid_and_its_best_has_the_lowest_objective(tiny):
     result = quick_sweep(tiny)
     algorithm = result.config["algorithm"]
     settings = zip(algorithm["gamma"], algorithm["alpha"]["alpha"], strict=True)
-    assert [{"gamma": gamma, "alpha": alpha} for gamma, alpha in settings] == comparison.GRID
-    assert comparison.GRID[4] == {"gamma": 3.0, "alpha": 1.0}
+    assert [{"gamma": gamma, "alpha": alpha} for gamma, alpha in settings] == real_data.GRID
+    assert real_data.GRID[4] == {"gamma": 3.0, "alpha": 1.0}
     for row in result.records:
         row["objective"] = 5.0 if row["trial"] != 4 or row["k"] < 2 else 4.0  # the fifth at the end alone
         if row["trial"] == 2 and row["k"] == 2:
             row["objective"] = float("nan")
-    assert comparison.best(result) == (3.0, 1.0)
+    assert real_data.best(result) == (3.0, 1.0)
 
 
 def test_a_sweep_in_which_everything_diverged(tiny):
     result = quick_sweep(tiny, "prox-dasa-gt")
     result.records[:] = [row for row in result.records if row["k"] < 2]
     with pytest.raises(ValueError, match="Prox-DASA-GT diverged for every γ and α"):
-        comparison.best(result)
+        real_data.best(result)
 
 
 def call(*arguments):
@@ -235,7 +235,7 @@ def test_the_command_with_tuning(tiny, wide, tmp_path, drawn):
 
 
 def test_a_method_for_which_everything_diverges_is_left_out(tiny, wide, tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison, "GRID", [{"gamma": 2e38, "alpha": 1.0}, {"gamma": 3e38, "alpha": 1.0}])
+    monkeypatch.setattr(real_data, "GRID", [{"gamma": 2e38, "alpha": 1.0}, {"gamma": 3e38, "alpha": 1.0}])
     result = call("a9a", "--preset", "paper", "--algorithms", "prox-dasa,sppdm", "--trials", 1, "-o", tmp_path)
     assert result.exit_code == 4, result.output
     assert "Prox-DASA diverged for every γ and α of the grid; it is left out" in result.stderr
@@ -251,7 +251,7 @@ def test_the_command_as_published(tiny, wide, tmp_path):
     assert "Prox-DASA-GT's script" in result.stdout
     assert "96.84" in result.stdout
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == sorted(
-        comparison.algorithms("as-published")
+        real_data.algorithms("as-published")
     )
 
 

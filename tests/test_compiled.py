@@ -11,7 +11,7 @@ import proxdasa
 from proxdasa import networks, regularizers, schedules
 from proxdasa.data import from_tensors
 from proxdasa.problems import Supervised, models
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 METHODS = {
     "prox-dasa": proxdasa.ProxDASA(0.3, schedules.diminishing(0.3)),

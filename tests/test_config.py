@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import algorithms, data, metrics, networks, problems, regularizers, schedules
 from proxdasa.cli import app
-from proxdasa.experiments import ConfigError, read
-from proxdasa.experiments.config import build
-from proxdasa.experiments.objects import ROOMS, VALUES
-from proxdasa.runner import Setup
+from proxdasa.configs import ConfigError, read
+from proxdasa.configs.objects import ROOMS, VALUES
+from proxdasa.configs.reading import build
+from proxdasa.runs.setup import Setup
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from proxdasa import data
 from proxdasa.data import sources
-from proxdasa.records import describe
+from proxdasa.descriptions import describe
 
 
 @pytest.fixture

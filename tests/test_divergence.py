@@ -7,8 +7,8 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, schedules
-from proxdasa.loop import Saving
-from proxdasa.runner import Setup
+from proxdasa.runs.loop import Saving
+from proxdasa.runs.setup import Setup
 from tests.setups import digest, in_threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")

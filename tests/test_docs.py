@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from proxdasa import cli
 from proxdasa.algorithms import ALL
-from proxdasa.experiments.config import build
+from proxdasa.configs.reading import build
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import proxdasa
-from proxdasa.engines.launcher import launch
+from proxdasa.engines.launch.launcher import launch
 
 ROOT = Path(__file__).parents[1]
 PROXDASA = Path(sys.executable).with_name("proxdasa")

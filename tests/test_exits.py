@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from proxdasa import cli
-from proxdasa.engines import signals
-from proxdasa.exits import FINAL, MEANINGS, Code
+from proxdasa.engines.launch import signals
+from proxdasa.exit_codes import FINAL, MEANINGS, Code
 from tests.processes import LINUX, commands, newest, program, trouble, write_config
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ if os.environ.get("RANK", os.environ.get("PMI_RANK", "0")) == "{rank}":
 """An exception that nobody expects, in a process of this number."""
 
 FULL = """
-from proxdasa.results import Result
+from proxdasa.runs.results import Result
 def save(*_, **__):
     raise OSError(28, "No space left on device")
 Result.save = save

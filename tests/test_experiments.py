@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, mixing
+from proxdasa.configs import read
 from proxdasa.data import Dirichlet, digits
-from proxdasa.experiments import read
 from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed
 from proxdasa.experiments.speedup import speedup
 from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology

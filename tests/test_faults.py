@@ -13,9 +13,9 @@ import torch
 
 import proxdasa
 from proxdasa.engines import Alone, connect
-from proxdasa.engines.neighbourhood import Neighbourhood
-from proxdasa.engines.signals import ASKING
-from proxdasa.engines.transports import LostError
+from proxdasa.engines.launch.signals import ASKING
+from proxdasa.engines.messages.neighbourhood import Neighbourhood
+from proxdasa.engines.messages.transport import LostError
 from proxdasa.mixing import Gossip
 from proxdasa.networks import ring
 from tests.processes import (

@@ -18,7 +18,7 @@ from proxdasa.reports import (
     draw_panels,
     words,
 )
-from proxdasa.reports.graphs import Drawing, draw_graphs
+from proxdasa.reports.plan_figures import Drawing, draw_graphs
 from tests.results import T, power, run
 
 # figures

@@ -234,7 +234,7 @@ def test_files_of_sites_are_tried_where_they_are_read(sites):
 
 
 def test_all_processes_hear_what_does_not_fit_at_one(sites):
-    made = proxdasa.runner.Setup(proxdasa.DPSGD(0.1), Supervised(nn.Linear(5, 2), sites, 3), networks.ring(3))
+    made = proxdasa.runs.setup.Setup(proxdasa.DPSGD(0.1), Supervised(nn.Linear(5, 2), sites, 3), networks.ring(3))
     answers = in_threads(3, lambda transport: made.run(processes=transport, progress=None))
     assert all("the label 2 is among the examples" in str(answer) for answer in answers), answers
 

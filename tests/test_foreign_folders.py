@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from proxdasa import cli, reports
-from proxdasa.reports import Sheet, drawings, figures, folders, load_runs, runs, visible
+from proxdasa.reports import Sheet, figures, foreign_folders, load_runs, loading, network_drawings, visible
 from tests.results import data, save
 
 SECRET = "the first line of a file that is nobody's business"
@@ -157,13 +157,13 @@ def test_what_is_no_regular_file_is_named_and_the_rest_is_shown(tmp_path, bad, n
 def test_files_that_are_too_large_are_named(tmp_path, bad, name, megabytes):
     os.truncate(bad / name, megabytes * 10**6)  # it takes no room on the disk
     page, _ = shown(tmp_path)
-    most = folders.MOST_BYTES[name] // 10**6
+    most = foreign_folders.MOST_BYTES[name] // 10**6
     assert page["faults"] == [f"{bad / name} has {megabytes:,} MB; a report reads up to {most}"]
     assert len(page["runs"]) == 1
 
 
 def test_a_final_state_that_is_too_large_is_left_out(tmp_path, good, monkeypatch):
-    monkeypatch.setattr(drawings, "MOST_STATE", 8 * 5)
+    monkeypatch.setattr(network_drawings, "MOST_STATE", 8 * 5)
     assert shown(tmp_path)[0]["runs"][0]["unknown"].endswith("x has 8 numbers, too many for a report")
     (good / "final.safetensors").write_bytes((10**9).to_bytes(8, "little") + b" " * 100)
     assert "its header is too large" in shown(tmp_path)[0]["runs"][0]["unknown"]
@@ -209,7 +209,7 @@ def test_what_a_figure_has_no_room_for_is_left_out_with_a_word(tmp_path, good, b
     assert result.stderr == "warning: the figure shows 1 of 2 runs; the table has all of them\n"
     assert {ax.get_title() for ax in drawn[0].axes} == {"Bad"}
     assert (tmp_path / "all" / "report.csv").read_text().count("\n") == 3
-    monkeypatch.setattr(runs, "MOST_RUNS", 1)
+    monkeypatch.setattr(loading, "MOST_RUNS", 1)
     assert shown(tmp_path)[0]["faults"] == ["2 runs are too many for a report, which shows the first 1"]
 
 

@@ -14,12 +14,12 @@ from torch import nn
 
 import proxdasa
 from proxdasa import networks, regularizers
-from proxdasa.checkpoints import fingerprint
 from proxdasa.data import from_tensors
+from proxdasa.descriptions import describe
 from proxdasa.problems import Supervised, models
 from proxdasa.problems.stacked import stacked
-from proxdasa.records import describe
-from proxdasa.runner import Setup
+from proxdasa.runs.checkpoints import fingerprint
+from proxdasa.runs.setup import Setup
 from proxdasa.samples import Samples
 from tests.setups import in_threads
 
@@ -208,7 +208,7 @@ def test_runs_of_other_values_are_other_runs(tmp_path):
     assert settled(module) == settled(copy.deepcopy(module))
     assert settled(first_frozen) == settled(first_frozen)
     assert len({settled(made) for made in (module, other, start, first_frozen, namesake())}) == 5
-    whole = proxdasa.runner.saving(tmp_path, 10)
+    whole = proxdasa.runs.setup.saving(tmp_path, 10)
     train(problem(module)).run(saving=whole)
     with pytest.raises(ValueError, match="belongs to a run with other settings"):
         train(problem(other)).run(saving=whole)

@@ -13,9 +13,10 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import networks, problems, records
+from proxdasa import networks, problems
 from proxdasa.cli import app
 from proxdasa.disk import StorageError
+from proxdasa.runs import records
 from tests.processes import LIMIT, check_same, write_config
 
 RESULT = proxdasa.run(

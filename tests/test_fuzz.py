@@ -19,8 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import checkpoints, cli, networks, problems, schedules
-from proxdasa.experiments.config import build, read
+from proxdasa import cli, networks, problems, schedules
+from proxdasa.configs.reading import build, read
+from proxdasa.runs import checkpoints
 from tests.processes import LINUX
 
 pytestmark = LINUX

@@ -8,11 +8,11 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore
 
-from proxdasa.engines import launcher
-from proxdasa.engines.signals import ASKING
-from proxdasa.engines.transports import _count_starts
-from proxdasa.exits import Code
-from proxdasa.records import claimed
+from proxdasa.engines.launch import launcher
+from proxdasa.engines.launch.signals import ASKING
+from proxdasa.engines.messages.gloo import _count_starts
+from proxdasa.exit_codes import Code
+from proxdasa.runs.records import claimed
 from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, trouble, write_config
 
 pytestmark = LINUX

@@ -16,8 +16,8 @@ from proxdasa import networks, optim, schedules
 from proxdasa.contracts import NonFiniteError, PeerError
 from proxdasa.data import Dataset
 from proxdasa.engines import Alone, connect
-from proxdasa.engines.launcher import launch
-from proxdasa.engines.memory import in_threads
+from proxdasa.engines.launch.launcher import launch
+from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import Supervised
 from proxdasa.regularizers import L1, Blocks, SquaredL2, Zero
 from proxdasa.samples import Samples

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import cli, networks, problems, reports
 from proxdasa.reports import page as pages
-from proxdasa.reports.drawings import MOST_AGENTS, MOST_EDGES, disagreement, drawing, layout
+from proxdasa.reports.network_drawings import MOST_AGENTS, MOST_EDGES, disagreement, drawing, layout
 from tests.results import RING, data, save, write
 
 EVIL = "</script><script>alert(1)</script><!-- & \u2028 '\""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proxdasa import data, samples
 from proxdasa.data import order, partitions
-from proxdasa.records import describe
+from proxdasa.descriptions import describe
 
 SEEDS = st.integers(0, 2**64 - 1)
 PARTITIONS = {

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import algorithms, cli, networks, plans, problems, schedules
+from proxdasa.configs import network_expressions
 from proxdasa.engines import Simulator
-from proxdasa.experiments import graphs
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.plans import theory
 from proxdasa.plans.plan import measure
 from proxdasa.regularizers import Zero
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 from tests.setups import in_threads
 from tests.test_algorithms import made, quadratic
 
@@ -313,7 +313,7 @@ def test_the_command_run_says_so_once_and_goes_on(tmp_path):
     ],
 )
 def test_graphs_by_name(text, agents, label):
-    assert graphs.graph(text, agents).label == label
+    assert network_expressions.graph(text, agents).label == label
 
 
 @pytest.mark.parametrize(
@@ -332,11 +332,15 @@ def test_graphs_by_name(text, agents, label):
 )
 def test_graphs_that_are_refused(text, agents, words):
     with pytest.raises(ValueError, match=words):
-        graphs.graph(text, agents)
+        network_expressions.graph(text, agents)
 
 
 def test_lists_of_graphs():
-    assert graphs.split("ring, torus(4, 5) ,erdos_renyi(8, 0.5),") == ["ring", "torus(4, 5)", "erdos_renyi(8, 0.5)"]
+    assert network_expressions.split("ring, torus(4, 5) ,erdos_renyi(8, 0.5),") == [
+        "ring",
+        "torus(4, 5)",
+        "erdos_renyi(8, 0.5)",
+    ]
 
 
 # weightings

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import data, loop, metrics, networks, probes, problems, regularizers, schedules
+from proxdasa import data, metrics, networks, problems, regularizers, schedules
 from proxdasa.contracts import Evaluation, PeerError
-from proxdasa.loop import Saving
 from proxdasa.metrics import Metric
 from proxdasa.problems import Link
-from proxdasa.runner import Setup
+from proxdasa.runs import identity, loop
+from proxdasa.runs.loop import Saving
+from proxdasa.runs.setup import Setup
 from tests.setups import in_threads
 
 DATA = data.from_tensors(
@@ -308,7 +309,7 @@ def test_a_checkpoint_that_does_not_say_what_functions_computed_is_refused(tmp_p
     """Those of earlier versions do not."""
     made = setup(algorithm=proxdasa.ProxDASA(0.1, lambda k: 0.1))
     with monkeypatch.context() as patch:
-        patch.setattr(probes.Identity, "digests", lambda _: {})
+        patch.setattr(identity.Identity, "digests", lambda _: {})
         stop(made, tmp_path)
     with pytest.raises(ValueError, match=r"does not say what algorithm.alpha computed in its run"):
         made.run(None, Saving(tmp_path))

@@ -15,12 +15,12 @@ from hypothesis import given
 
 import proxdasa
 from proxdasa import metrics, networks, problems, regularizers, schedules
-from proxdasa.checkpoints import CheckpointWarning
 from proxdasa.contracts import PeerError
 from proxdasa.engines import Processes, blocks
-from proxdasa.engines.halo import Halo
+from proxdasa.engines.messages.halo import Halo
 from proxdasa.engines.products import ExactProduct, SparseProduct, product
-from proxdasa.loop import Saving
+from proxdasa.runs.checkpoints import CheckpointWarning
+from proxdasa.runs.loop import Saving
 from tests.setups import METHODS, N, digest, in_threads, setup
 
 BIN = Path(sys.executable).parent
@@ -98,7 +98,7 @@ def test_any_mixing_of_the_contract_gives_the_same_bits_in_several_processes(nam
 def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
     if isinstance(regularizer, regularizers.GroupL2) and problem.dim % 2:
         regularizer = regularizers.GroupL2(0.01, 7)
-    made = proxdasa.runner.Setup(
+    made = proxdasa.runs.setup.Setup(
         proxdasa.ProxDASA(gamma=0.01),
         problem,
         networks.star(N),
@@ -139,7 +139,7 @@ def test_records_are_those_of_one_process():
 def test_bytes_are_those_of_the_messages():
     """Two agents on each side of a ring cut in two: two rows leave each process in every round."""
     problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
-    made = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=5)
+    made = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=5)
     first, _ = in_threads(2, lambda transport: made.run(processes=transport))
     numbers = 2 * 3 * 2 + 2  # two vectors of three numbers for two agents, and the header
     assert first.records[-1]["bytes"] == 5 * 2 * numbers * 4 / 8
@@ -151,7 +151,7 @@ def test_agents_may_give_themselves_no_weight():
     W = [[0, 0, 0.5, 0.5], [0, 0.5, 0.25, 0.25], [0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0.25]]
     problem = problems.Quadratic(torch.eye(3).expand(4, 3, 3), torch.arange(12.0).view(4, 3))
     for algorithm in (proxdasa.ProxDASAGT(gamma=0.1), METHODS["sppdm"]):
-        made = proxdasa.runner.Setup(algorithm, problem, networks.from_matrix(W), iterations=8, exact=True)
+        made = proxdasa.runs.setup.Setup(algorithm, problem, networks.from_matrix(W), iterations=8, exact=True)
         first, _ = in_threads(2, lambda transport, made=made: made.run(processes=transport))
         assert digest(first.x) == digest(made.run().x)
 
@@ -163,7 +163,7 @@ def test_agents_may_give_themselves_no_weight():
 def test_all_stop_before_the_same_iteration(asks):
     """On a path of five processes a word takes four iterations from end to end."""
     problem = problems.Quadratic(torch.eye(2).expand(5, 2, 2), torch.randn(5, 2))
-    made = proxdasa.runner.Setup(
+    made = proxdasa.runs.setup.Setup(
         proxdasa.ProxDASA(gamma=0.1, alpha=schedules.constant(0.1)), problem, networks.path(5), iterations=1_000
     )
 
@@ -215,14 +215,14 @@ def test_another_network_is_noticed():
 
 def _with_network(network):
     made = setup("prox-dasa")
-    return proxdasa.runner.Setup(made.algorithm, made.problem, network, exact=True) if network else made
+    return proxdasa.runs.setup.Setup(made.algorithm, made.problem, network, exact=True) if network else made
 
 
 def test_a_lost_process_is_named():
     problem = problems.Quadratic(torch.eye(2).expand(6, 2, 2), torch.randn(6, 2))
 
     def act(transport):
-        loop = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(6)).loop(transport)
+        loop = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(6)).loop(transport)
         if transport.rank == 2:
             transport.fail("agent 4 went home")
             return None
@@ -238,7 +238,7 @@ def test_agents_that_do_other_steps_are_noticed():
     problem = problems.Quadratic(torch.eye(1).expand(4, 1, 1), torch.zeros(4, 1))
 
     def act(transport):
-        engine = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, network).engine(transport)
+        engine = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, network).engine(transport)
         assert isinstance(engine, Processes)
         engine._neighbourhood._turn += transport.rank
         return engine.mix(torch.ones(1, 2, 1))
@@ -298,7 +298,7 @@ def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, 
 def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
     """Each iteration costs what it costs with the processes of its time."""
     problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
-    made = proxdasa.runner.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12)
+    made = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12)
     whole = {
         size: in_threads(size, lambda transport: made.run(processes=transport))[0].records[-1]["bytes"]
         for size in (2, 4)

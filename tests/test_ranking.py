@@ -8,7 +8,7 @@ import pytest
 import proxdasa
 from proxdasa import networks, problems, reports
 from proxdasa.reports import draw, load_runs, named, summarise
-from proxdasa.reports.quantities import WORDS
+from proxdasa.reports.axis_quantities import WORDS
 from proxdasa.schedules import cube_root, per_trial
 from tests.results import data, save, write
 

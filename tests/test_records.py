@@ -16,9 +16,10 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import disk, networks, problems, records, regularizers, schedules
-from proxdasa.records import describe
-from proxdasa.results import Divergence, Result
+from proxdasa import disk, networks, problems, regularizers, schedules
+from proxdasa.descriptions import describe
+from proxdasa.runs import records
+from proxdasa.runs.results import Divergence, Result
 
 FILES = ["config.json", "final.safetensors", "records.jsonl"]
 

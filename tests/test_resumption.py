@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import networks, problems
-from proxdasa.checkpoints import CheckpointWarning
 from proxdasa.cli import app
-from proxdasa.loop import Saving
-from proxdasa.runner import Setup
+from proxdasa.runs.checkpoints import CheckpointWarning
+from proxdasa.runs.loop import Saving
+from proxdasa.runs.setup import Setup
 from tests.checkpoints import contents, forge, seal
 from tests.processes import write_config
 

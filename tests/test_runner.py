@@ -7,8 +7,8 @@ import torch
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
 from proxdasa.engines import Simulator
-from proxdasa.loop import flushed_denormals
-from proxdasa.runner import Setup, _random_indices
+from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.setup import Setup, _random_indices
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
 METHOD = proxdasa.ProxDASA(gamma=0.01)

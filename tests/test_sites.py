@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import data, networks, regularizers
 from proxdasa.cli import app
-from proxdasa.engines.launcher import launch
-from proxdasa.experiments import read
+from proxdasa.configs import read
+from proxdasa.descriptions import describe
+from proxdasa.engines.launch.launcher import launch
 from proxdasa.problems import Supervised, squared_error
-from proxdasa.records import describe
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 from tests.processes import commands
 from tests.setups import digest, in_threads
 

@@ -5,9 +5,9 @@ import torch
 
 import proxdasa
 from proxdasa import Stationary, networks, problems, regularizers, schedules
-from proxdasa.experiments.config import build
-from proxdasa.loop import Saving
-from proxdasa.runner import Setup
+from proxdasa.configs.reading import build
+from proxdasa.runs.loop import Saving
+from proxdasa.runs.setup import Setup
 from tests.setups import in_threads
 
 N, D = 6, 8

@@ -339,7 +339,7 @@ def test_learns_a_sparse_model():
 
 def test_full_gradients_are_the_agents_own():
     p = problem(dtype=torch.float64)
-    agents = proxdasa.runner.Setup(proxdasa.ProxDASA(0.1), p, networks.ring(3)).engine()
+    agents = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(0.1), p, networks.ring(3)).engine()
     x = p.start(0, 1).expand(1, 3, -1)
     assert torch.equal(agents.full_grad(x), p.evaluate(x).grad)
 

@@ -14,7 +14,7 @@ from proxdasa.reports import (
     summarise,
     write_csv,
 )
-from proxdasa.reports.sheets import text
+from proxdasa.reports.table_files import text
 from proxdasa.reports.tables import EXPLANATION, slope
 from tests.results import T, power, rows, run, save_rows
 

@@ -10,13 +10,13 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import budget, cli, metrics, networks, regularizers, schedules, tuning
-from proxdasa.experiments import read
+from proxdasa import cli, memory_budget, metrics, networks, regularizers, schedules, tuning
+from proxdasa.configs import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
-from proxdasa.reports import searches, words
-from proxdasa.results import Result
-from proxdasa.runner import Setup
+from proxdasa.reports import tuning_results, words
+from proxdasa.runs.results import Result
+from proxdasa.runs.setup import Setup
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
 
 METHOD = proxdasa.ProxDASA(gamma=0.01)
@@ -227,7 +227,7 @@ def test_what_is_not_recorded_or_does_not_fit_is_refused(monkeypatch):
         tuned({"gamma": [1.0]}, measure="accuracy")
     with pytest.raises(ValueError, match="records no 'dual_gap'"):  # D-PSGD has no z
         tuned({"gamma": [1.0]}, measure="dual_gap")
-    monkeypatch.setenv(budget.VARIABLE, "30KB")
+    monkeypatch.setenv(memory_budget.VARIABLE, "30KB")
     with pytest.raises(ValueError, match=r"6 settings × 2 trials = 12 stacked trials .* would take about .* of memory"):
         tuned({"gamma": [1.0, 2, 3, 4, 5, 6]}, trials=2)
 
@@ -252,7 +252,7 @@ def outcomes(*, three=False):
 
 
 def test_the_table_marks_what_diverged(tmp_path):
-    sheet = searches.ranking(outcomes(), "accuracy")
+    sheet = tuning_results.ranking(outcomes(), "accuracy")
     assert list(sheet.columns) == ["rank", "gamma", "alpha", "accuracy", "fault"]
     with sheet.write_csv(tmp_path / "ranking.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -267,7 +267,7 @@ def texts(figure):
 
 
 def test_a_heat_map_has_a_cell_for_each_setting_the_best_outlined_what_diverged_hatched():
-    figure = searches._heat_map(outcomes(), "loss", {"gamma": [0.1, 1.0], "alpha": [0.3, 1.0, 3.0]})
+    figure = tuning_results._heat_map(outcomes(), "loss", {"gamma": [0.1, 1.0], "alpha": [0.3, 1.0, 3.0]})
     ax = figure.axes[0]
     assert sorted(texts(figure)) == ["0.4", "1.1", "1.3", "2", "diverged", "diverged"]
     assert [patch.get_xy() for patch in ax.patches if patch.get_hatch()] == [(1.5, -0.5), (1.5, 0.5)]
@@ -281,16 +281,16 @@ def test_a_large_heat_map_has_few_labels_and_colours_that_still_tell():
     columns = {"gamma": [1.0 + i for i in range(40)], "alpha": [1.0 + i for i in range(30)]}
     settings = tuning.combinations(columns)
     listed = [tuning.Outcome(s, (s["gamma"] * s["alpha"] * (1e20 if s["alpha"] > 29 else 1),)) for s in settings]
-    figure = searches._heat_map(sorted(listed, key=lambda o: o.mean), "loss", columns)
+    figure = tuning_results._heat_map(sorted(listed, key=lambda o: o.mean), "loss", columns)
     assert texts(figure) == []
-    assert len(figure.axes[0].get_xticks()) <= searches.ACROSS
+    assert len(figure.axes[0].get_xticks()) <= tuning_results.ACROSS
     assert figure.axes[0].images[0].norm.vmax == 1000
 
 
 @pytest.mark.parametrize(("three", "panels"), [(False, 1), (True, 3)])
 def test_pictures_of_one_and_three_parameters(tmp_path, three, panels, drawn):
     some = outcomes(three=True) if three else [o for o in outcomes() if o.parameters["gamma"] == 1]
-    searches.draw_search(some, "loss", tmp_path / "figure.png")
+    tuning_results.draw_search(some, "loss", tmp_path / "figure.png")
     assert [ax.get_xlabel() for ax in drawn[0].axes] == (["gamma", "alpha", "c"] if three else ["alpha"])
     marks = {line.get_label(): line.get_xdata().tolist() for line in drawn[0].axes[-2 if three else 0].lines}
     assert marks["diverged"] == [3.0] * (4 if three else 1)

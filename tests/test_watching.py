@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import cli, experiments, networks, problems, schedules
-from proxdasa.cli import watching
-from proxdasa.cli.worth import Worth
-from proxdasa.engines import launcher
-from proxdasa.loop import ProgressWarning
-from proxdasa.records import mean_row
-from proxdasa.runner import Setup
-from proxdasa.tensorboard import TensorBoard
+from proxdasa.cli import progress_display
+from proxdasa.cli.process_advice import Worth
+from proxdasa.engines.launch import launcher
+from proxdasa.runs.loop import ProgressWarning
+from proxdasa.runs.records import mean_row
+from proxdasa.runs.setup import Setup
+from proxdasa.runs.tensorboard import TensorBoard
 from tests.processes import FORKS, LINUX, _environment, _Forking, _run, commands, newest, until, write_config
 
 NOTE = "note: the theory"
@@ -73,12 +73,12 @@ def row(trial=0, k=0, **measures):
 def clock(monkeypatch):
     """A clock that moves when told."""
     now = [100.0]
-    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_display.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_time_left_is_judged_from_where_a_run_went_on(clock):
-    pace = watching.Pace()
+    pace = progress_display.Pace()
     assert (pace.left, pace.words) == (None, "")
     pace.update(500, 1_000)  # resumed
     assert (pace.left, pace.words) == (None, "-:--")
@@ -108,8 +108,8 @@ MEASURES = {"loss": 0.01234, "stationarity": 1.234e-05, "consensus": 3.123e-08}
 )
 def test_a_line_is_no_wider_than_the_terminal(width, shown, monkeypatch, clock):
     screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(watching, "err", screen)
-    with watching.progress(["prox-dasa", "prox-dasa-gt"]) as announce:
+    monkeypatch.setattr(progress_display, "err", screen)
+    with progress_display.progress(["prox-dasa", "prox-dasa-gt"]) as announce:
         update = announce("prox-dasa-gt", quadratic(iterations=10_000))
         update(0, 10_000, [row(**MEASURES)])
         clock[0] += 10
@@ -120,7 +120,7 @@ def test_a_line_is_no_wider_than_the_terminal(width, shown, monkeypatch, clock):
 
 
 def test_without_a_terminal_a_line_now_and_then(monkeypatch, capsys, clock):
-    with watching.progress() as announce:
+    with progress_display.progress() as announce:
         update = announce("Prox-DASA", quadratic(iterations=100))
         for k in range(0, 101, 5):
             update(k, 100, [row(k=k, **MEASURES)])
@@ -187,8 +187,8 @@ def test_json_of_a_run_that_diverges(tmp_path):
 
 
 def test_json_has_null_for_what_is_no_number(monkeypatch, capsys):
-    monkeypatch.setattr(watching, "audience", watching.Audience(json=True))
-    with watching.progress() as announce:
+    monkeypatch.setattr(progress_display, "audience", progress_display.Audience(json=True))
+    with progress_display.progress() as announce:
         announce("run", quadratic())(5, 10, [row(k=5, loss=float("nan"), merit=float("inf"))])
     line = parsed(capsys.readouterr().out)[1]
     assert (line["loss"], line["merit"]) == (None, None)

@@ -19,13 +19,13 @@ from proxdasa.algorithms import (
     ProxGTSRE,
     ProxGTSRO,
 )
-from proxdasa.divergence import DivergenceWarning
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.plans import plan
-from proxdasa.results import Result, load
-from proxdasa.runner import run
+from proxdasa.runs.divergence import DivergenceWarning
+from proxdasa.runs.results import Result, load
+from proxdasa.runs.setup import run
+from proxdasa.runs.stopping import Stationary
 from proxdasa.schedules import per_trial
-from proxdasa.stopping import Stationary
 from proxdasa.tuning import tune
 
 __all__ = [

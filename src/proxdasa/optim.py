@@ -40,13 +40,13 @@ from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from proxdasa import algorithms, schedules
 from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer, unpacked
+from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Transport, connect
-from proxdasa.engines.neighbourhood import Neighbourhood
-from proxdasa.loop import flushed_denormals
+from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.records import describe
 from proxdasa.regularizers import Blocks, Zero, checks
+from proxdasa.runs.loop import flushed_denormals
 from proxdasa.schedules import Alpha, Number, Schedule
 
 __all__ = ["ProxDASA", "ProxDASAGT"]

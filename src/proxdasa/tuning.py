@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa import budget, metrics
+from proxdasa import memory_budget, metrics
 from proxdasa.contracts import Algorithm, Problem
-from proxdasa.divergence import DivergenceWarning
-from proxdasa.loop import Progress
 from proxdasa.networks import Network
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
-from proxdasa.results import Result
-from proxdasa.runner import Setup, saving
+from proxdasa.runs.divergence import DivergenceWarning
+from proxdasa.runs.loop import Progress
+from proxdasa.runs.results import Result
+from proxdasa.runs.setup import Setup, saving
 from proxdasa.schedules import Number, Schedule, annotated, check_count, check_positive, per_trial
 
 Setting = Mapping[str, float]
@@ -109,10 +109,10 @@ class Tuning:
 
     def write(self, folder: Path) -> list[Path]:
         """The ranking as two tables and a figure."""
-        from proxdasa.reports import searches  # noqa: PLC0415 - matplotlib takes longer to import than all of ours
+        from proxdasa.reports import tuning_results  # noqa: PLC0415 - matplotlib takes longer to import than all of ours
 
-        sheet = searches.ranking(self.ranking, self.measure, self.notes)
-        figure = searches.draw_search(self.ranking, self.measure, folder / "figure.png")
+        sheet = tuning_results.ranking(self.ranking, self.measure, self.notes)
+        figure = tuning_results.draw_search(self.ranking, self.measure, folder / "figure.png")
         return [sheet.write_csv(folder / "ranking.csv"), sheet.write_markdown(folder / "ranking.md"), figure]
 
 
@@ -261,7 +261,7 @@ def combinations(grid: Mapping[str, Sequence[float]]) -> list[Setting]:
             raise ValueError(f"{name} has no values to try")
     columns = [list(dict.fromkeys(map(float, values))) for values in grid.values()]
     count = math.prod(map(len, columns))
-    budget.check(SETTING * count, f"a grid of {count:,} settings", "random draws need less")
+    memory_budget.check(SETTING * count, f"a grid of {count:,} settings", "random draws need less")
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*columns)]
 
 

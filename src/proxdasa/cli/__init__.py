@@ -14,20 +14,21 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxdasa import data, records
-from proxdasa.cli import plans, reporting, runs, studies
+from proxdasa import data
+from proxdasa.cli import plan_command, report_command, reproduce_commands, run_commands
 from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
-from proxdasa.cli.tuning import tune
-from proxdasa.engines import signals
-from proxdasa.exits import SUMMARY, Code
-from proxdasa.experiments.objects import ROOMS, VALUES, parameters
-from proxdasa.loop import flushed_denormals
-from proxdasa.runner import Setup
+from proxdasa.cli.tune_command import tune
+from proxdasa.configs.objects import ROOMS, VALUES, parameters
+from proxdasa.descriptions import describe
+from proxdasa.engines.launch import signals
+from proxdasa.exit_codes import SUMMARY, Code
+from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.setup import Setup
 
 EXITS = f"{SUMMARY} More in docs/processes.md."
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-app.add_typer(studies.app, name="reproduce")
+app.add_typer(reproduce_commands.app, name="reproduce")
 data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
 app.add_typer(data_app, name="data")
 
@@ -47,14 +48,14 @@ def root(
     """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
 
 
-app.command(epilog=EXITS)(runs.run)
-app.command(epilog=EXITS)(runs.resume)
-app.command()(plans.plan)
+app.command(epilog=EXITS)(run_commands.run)
+app.command(epilog=EXITS)(run_commands.resume)
+app.command()(plan_command.plan)
 app.command()(tune)
 app.command()(doctor)
 
 
-app.command()(reporting.report)
+app.command()(report_command.report)
 
 
 @data_app.command("fetch")
@@ -134,7 +135,7 @@ def _signature(thing: Any) -> str:
         elif isinstance(default, int | float | str) or default is None:
             shown.append(f"{name}={default!r}")
         else:
-            described = records.describe(default)
+            described = describe(default)
             shown.append(f"{name}={described if isinstance(described, str) else described['name']}")
     return ", ".join(shown)
 

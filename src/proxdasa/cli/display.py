@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from proxdasa import reports
-from proxdasa.cli.screens import Screen
+from proxdasa.cli.terminal import Screen
 from proxdasa.disk import StorageError
-from proxdasa.exits import Code
-from proxdasa.results import Result
+from proxdasa.exit_codes import Code
+from proxdasa.runs.results import Result
 
 out = Screen()
 """What a command is for, on standard output."""

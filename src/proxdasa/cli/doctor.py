@@ -17,8 +17,8 @@ import typer
 
 from proxdasa import data
 from proxdasa.cli.display import say
-from proxdasa.engines.launcher import cores, launch, threads
-from proxdasa.exits import Code
+from proxdasa.engines.launch.launcher import cores, launch, threads
+from proxdasa.exit_codes import Code
 
 ROOM = 2**30
 """Free bytes below which results might not fit."""

@@ -14,10 +14,10 @@ import typer
 from proxdasa import engines
 from proxdasa.cli.display import err, input_errors, say
 from proxdasa.contracts import PeerError
-from proxdasa.engines.launcher import spoken
-from proxdasa.engines.transports import RENDEZVOUS
-from proxdasa.exits import Code
-from proxdasa.loop import CHECKPOINTS
+from proxdasa.engines.launch.environment import RENDEZVOUS
+from proxdasa.engines.launch.launcher import spoken
+from proxdasa.exit_codes import Code
+from proxdasa.runs.loop import CHECKPOINTS
 
 
 @contextmanager

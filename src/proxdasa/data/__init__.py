@@ -6,12 +6,12 @@ one file per agent (`per_agent`) are read later, where their agents live.
 """
 
 from proxdasa.data import partitions
+from proxdasa.data.data_folder import VARIABLE, folder
 from proxdasa.data.dataset import Dataset, Examples, from_tensors
 from proxdasa.data.download import FetchError, fetch
-from proxdasa.data.files import VARIABLE, folder
 from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
 from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sizes
-from proxdasa.data.sites import per_agent
+from proxdasa.data.per_agent_files import per_agent
 from proxdasa.data.sources import SOURCES, listing
 
 ALL = (a9a, mnist, digits, breast_cancer, libsvm, per_agent)

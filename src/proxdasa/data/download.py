@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-from proxdasa.data import files
+from proxdasa.data import data_folder
 from proxdasa.data.sources import SOURCES, File, Source
 
 Progress = Callable[[str, int, int], None]
@@ -35,13 +35,13 @@ def fetch(name: str, folder: str | Path | None = None, progress: Progress | None
     if name not in SOURCES:
         raise ValueError(f"there is no data set {name!r} to download; accepted: {', '.join(SOURCES)}")
     source = SOURCES[name]
-    place = (Path(folder) if folder is not None else files.folder()) / source.name
+    place = (Path(folder) if folder is not None else data_folder.folder()) / source.name
     return [_fetched(source, file, place, progress) for file in source.files]
 
 
 def _fetched(source: Source, file: File, place: Path, progress: Progress | None) -> Path:
     wrong: list[Path] = []
-    for path in files.located(place / file.name):
+    for path in data_folder.located(place / file.name):
         if _is_right(path, file):
             for other in wrong:  # a plain file is read before a compressed one, so it may not stay
                 other.unlink()
@@ -69,7 +69,7 @@ class _UnusableError(Exception):
 
 def _is_right(path: Path, file: File) -> bool:
     try:
-        return hashlib.sha256(files.contents(path)).hexdigest() == file.sha256
+        return hashlib.sha256(data_folder.contents(path)).hexdigest() == file.sha256
     except ValueError:
         return False
 

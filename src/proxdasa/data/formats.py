@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from proxdasa import budget
-from proxdasa.data.files import contents
+from proxdasa import memory_budget
+from proxdasa.data.data_folder import contents
 
 SVM, IDX, TENSORS = 40, 6, 6
 """Bytes of memory that a byte of such a file takes while it is read (measured for LIBSVM's)."""
@@ -75,7 +75,7 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
         row, what = min(faults, key=lambda fault: fault[0])
         raise ValueError(f"{path}, line {numbers[row]}: {what}")
     size, dense = 2 * len(labels) * width * 4, f"{path}: {len(labels)} rows of {width} features as a dense array"
-    budget.check(size, dense, "fewer rows or features need less")  # twice, for `libsvm` pads it
+    memory_budget.check(size, dense, "fewer rows or features need less")  # twice, for `libsvm` pads it
     x = np.zeros((len(labels), width), dtype=np.float32)
     x[rows, index - 1] = value
     return y, x

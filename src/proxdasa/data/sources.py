@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from proxdasa.data import files
+from proxdasa.data import data_folder
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Source:
 
     def find(self, file: File, folder: Path | None = None) -> Path:
         """The path of a file, compressed or not, or an error that says what is expected where."""
-        place = (folder or files.folder()) / self.name / file.name
-        if found := files.located(place):
+        place = (folder or data_folder.folder()) / self.name / file.name
+        if found := data_folder.located(place):
             return found[0]
         raise FileNotFoundError(
             f"{place} is missing (.bz2, .gz or .xz would do too); `proxdasa data fetch {self.name}` downloads it, "
-            f"or put it there by hand, or set {files.VARIABLE} to the folder that has {self.name}/{file.name}"
+            f"or put it there by hand, or set {data_folder.VARIABLE} to the folder that has {self.name}/{file.name}"
         )
 
     def damaged(self, path: Path, what: str) -> ValueError:
@@ -108,7 +108,7 @@ def listing(folder: Path | None = None) -> list[tuple[str, Path, bool]]:
     rows = []
     for source in SOURCES.values():
         for file in source.files:
-            place = (folder or files.folder()) / source.name
-            found = files.located(place / file.name)
+            place = (folder or data_folder.folder()) / source.name
+            found = data_folder.located(place / file.name)
             rows.append((source.name, found[0] if found else place / file.served, bool(found)))
     return rows

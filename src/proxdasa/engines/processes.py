@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
-from proxdasa.engines import signals
-from proxdasa.engines.local import Local
-from proxdasa.engines.neighbourhood import Neighbourhood
-from proxdasa.engines.transports import Transport
+from proxdasa.engines.agents import Local
+from proxdasa.engines.launch import signals
+from proxdasa.engines.messages.neighbourhood import Neighbourhood
+from proxdasa.engines.messages.transport import Transport
 
 
 @final

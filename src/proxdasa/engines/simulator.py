@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Step
-from proxdasa.engines.local import Local
+from proxdasa.engines.agents import Local
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
 
 PARALLEL_FROM = 2**17

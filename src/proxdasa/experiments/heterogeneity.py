@@ -14,7 +14,7 @@ from proxdasa.data import Dataset, Dirichlet, Partition, Shards, digits, mnist
 from proxdasa.networks import ring
 from proxdasa.problems import Model, Supervised, models
 from proxdasa.regularizers import L1
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 BETAS = (100.0, 1.0, 0.1, 0.0)
 """From agents that are alike to one class per agent."""

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxdasa import disk, records
-from proxdasa.loop import CHECKPOINTS, Progress, Saving
-from proxdasa.results import Result, load
-from proxdasa.runner import Setup
+from proxdasa import disk
+from proxdasa.descriptions import describe
+from proxdasa.runs import records
+from proxdasa.runs.loop import CHECKPOINTS, Progress, Saving
+from proxdasa.runs.results import Result, load
+from proxdasa.runs.setup import Setup
 
 Announce = Callable[[str, Setup], Progress]
 """Told the name of each run before it starts; gives the progress display for it."""
@@ -87,7 +89,7 @@ def _settings(config: Mapping[str, Any]) -> Any:
     Settings at their defaults are left out, so that results from before a setting was there stay results of the same.
     """
     plain = json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
-    defaults = {entry.name: records.describe(entry.default) for entry in dataclasses.fields(Setup)}
+    defaults = {entry.name: describe(entry.default) for entry in dataclasses.fields(Setup)}
     return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}
 
 

@@ -9,7 +9,7 @@ from proxdasa.mixing import Gossip
 from proxdasa.networks import ring
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import L1
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 AGENTS = (5, 10, 20, 40)
 

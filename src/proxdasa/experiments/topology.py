@@ -13,7 +13,7 @@ from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.networks import complete, exponential, grid, ring
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import L1
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 
 ROUNDS = (1_000, 4_000, 16_000, 64_000)
 

@@ -12,7 +12,6 @@ the agents named that are the reason. Where a graph leaves a choice of weights, 
 This room knows integers and weights only. A builder added to `ALL` can be named in config files.
 """
 
-from proxdasa.networks.files import from_file
 from proxdasa.networks.graphs import (
     complete,
     erdos_renyi,
@@ -30,6 +29,7 @@ from proxdasa.networks.graphs import (
     torus,
 )
 from proxdasa.networks.network import Network
+from proxdasa.networks.network_files import from_file
 from proxdasa.networks.weights import Weights, best_constant, constant, fastest, max_degree, metropolis
 
 ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, sparray, spmatrix
 
-from proxdasa import budget
-from proxdasa.networks.checks import check_dense, checked
+from proxdasa import memory_budget
+from proxdasa.networks.matrix_checks import check_dense, checked
 from proxdasa.networks.recipes import recorded
 from proxdasa.networks.weights import Graph, Weights, constant, metropolis
 
@@ -194,7 +194,7 @@ def _at_least(least: int, **counts: int) -> None:
 def _check_size(agents: int, edges: int) -> None:
     """Refuse a graph that is too large, before it is made."""
     needed = AGENT * agents + EDGE * edges
-    budget.check(needed, f"a graph of {agents:,} agents and {edges:,} edges", "fewer agents or edges need less")
+    memory_budget.check(needed, f"a graph of {agents:,} agents and {edges:,} edges", "fewer agents or edges need less")
 
 
 def _refuse_parts(graph: Graph, seed: int, remedy: str) -> None:

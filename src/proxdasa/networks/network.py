@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 
-from proxdasa.networks.checks import checked
+from proxdasa.networks.matrix_checks import checked
 from proxdasa.networks.spectrum import rho, smallest
 
 

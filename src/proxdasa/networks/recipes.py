@@ -16,7 +16,7 @@ from typing import Any, ParamSpec
 import numpy as np
 from scipy.sparse import csr_array
 
-from proxdasa.networks.checks import checked
+from proxdasa.networks.matrix_checks import checked
 from proxdasa.networks.network import Network, counted
 from proxdasa.networks.weights import Weights
 

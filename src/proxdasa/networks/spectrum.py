@@ -21,7 +21,7 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.sparse import csc_array, csr_array, diags_array
 from scipy.sparse.linalg import splu
 
-from proxdasa import callers
+from proxdasa import caller_warnings
 
 DENSE_LIMIT = 512
 """Up to this size LAPACK finds all eigenvalues in 25 ms; at twice the size it takes six times as long."""
@@ -91,7 +91,7 @@ def largest(A: csr_array) -> float:
     factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     inverse, converged = _lanczos(factors.solve, A.shape[0], steps=200, accept=lambda value: ACCURACY * value)
     if not converged:
-        callers.warn("the eigenvalues of this network were found only roughly; rho may be off")
+        caller_warnings.warn("the eigenvalues of this network were found only roughly; rho may be off")
     return 1 + SHIFT - 1 / inverse
 
 

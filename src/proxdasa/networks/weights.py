@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, diags_array
 
-from proxdasa import budget
+from proxdasa import memory_budget
 from proxdasa.networks.spectrum import laplacian_ends
 
 # networkx's graphs are generic for type checkers only.
@@ -78,7 +78,8 @@ def fastest(graph: Graph) -> csr_array:
         raise ModuleNotFoundError("fastest needs cvxpy, which is missing: pip install 'proxdasa[weights]'") from error
     n, above = len(degrees), A.row < A.col
     i, j = A.row[above], A.col[above]
-    budget.check(32 * n * len(i), f"the fastest weights of {n} agents and {len(i)} edges", "metropolis needs less")
+    what = f"the fastest weights of {n} agents and {len(i)} edges"
+    memory_budget.check(32 * n * len(i), what, "metropolis needs less")
     ends, edge = np.zeros((n, len(i))), np.arange(len(i))
     ends[i, edge], ends[j, edge] = 1, -1
     w, ρ = cp.Variable(len(i), nonneg=True), cp.Variable()

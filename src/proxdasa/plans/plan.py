@@ -13,14 +13,14 @@ from torch import Tensor
 
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
 from proxdasa.contracts import Algorithm, Problem
-from proxdasa.engines.halo import HEADER
+from proxdasa.descriptions import describe
+from proxdasa.engines.messages.halo import HEADER
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.mixing.gossip import ceil
 from proxdasa.networks import Network
 from proxdasa.networks.spectrum import DENSE_LIMIT
 from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.plans.theory import bound, conditions, contraction, strictest, varrho
-from proxdasa.records import describe
 from proxdasa.schedules import check_count, check_positive
 
 TRACKING: dict[Any, bool] = {ProxDASA: False, ProxDASAGT: True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from proxdasa import budget
+from proxdasa import memory_budget
 from proxdasa.contracts import Problem
 
 STEP = 1e-4
@@ -25,7 +25,7 @@ def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> floa
     that of phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
     """
     size = 8 * ROWS * problem.agents * problem.dim
-    budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")
+    memory_budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")
     problem = problem.to(torch.float64)
     x = problem.start(seed, 1).to(torch.float64).expand(1, problem.agents, problem.dim)
     generator = torch.Generator().manual_seed(seed)

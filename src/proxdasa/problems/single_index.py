@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from proxdasa import budget, samples
+from proxdasa import memory_budget, samples
 from proxdasa.contracts import Evaluation
 
 
@@ -90,7 +90,7 @@ class SingleIndex:
         else:
             size = self.agents * self.evaluation * self.words * self.dtype.itemsize
             points = f"evaluation = {self.evaluation:,} points at each of {self.agents:,} agents, d = {self.dim:,},"
-            budget.check(size, points, "fewer points or agents need less")
+            memory_budget.check(size, points, "fewer points or agents need less")
 
     @property
     def epoch(self) -> float:

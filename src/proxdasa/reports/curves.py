@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from proxdasa import records
-from proxdasa.reports.quantities import value
+from proxdasa.reports.axis_quantities import value
+from proxdasa.runs import records
 
 Array = NDArray[np.float64]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.comparisons import named, stationarity_of
+from proxdasa.reports.axis_quantities import words
 from proxdasa.reports.curves import Curve, Run, names
 from proxdasa.reports.panels import Panel, draw_panels
-from proxdasa.reports.quantities import words
+from proxdasa.reports.ranking import named, stationarity_of
 
 MOST_CURVES, MOST_METHODS = 100, 20
 """Runs and methods of one figure; of more, none could be told from the others."""

@@ -19,15 +19,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
-from proxdasa.reports.comparisons import RANKED, alike, hindrance, named
+from proxdasa.reports.axis_quantities import OWN_GAMMA, measures, value, words
 from proxdasa.reports.curves import Array, Curve, Run, names
-from proxdasa.reports.drawings import disagreement, drawing
-from proxdasa.reports.endings import differences, diverged, times
 from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
+from proxdasa.reports.loading import flatten
+from proxdasa.reports.network_drawings import disagreement, drawing
 from proxdasa.reports.panels import PALETTE, STYLES
-from proxdasa.reports.quantities import OWN_GAMMA, measures, value, words
-from proxdasa.reports.runs import flatten
-from proxdasa.reports.sheets import text, write_text
+from proxdasa.reports.ranking import RANKED, alike, hindrance, named
+from proxdasa.reports.run_endings import differences, diverged, times
+from proxdasa.reports.table_files import text, write_text
 from proxdasa.reports.tables import Table
 
 Plain = dict[str, Any]

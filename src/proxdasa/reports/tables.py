@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.comparisons import alike, named, own_gamma, stationarity_of
+from proxdasa.reports.axis_quantities import words
 from proxdasa.reports.curves import Run, distinctions, names
-from proxdasa.reports.endings import diverged
-from proxdasa.reports.quantities import words
-from proxdasa.reports.sheets import Cell, Sheet
+from proxdasa.reports.ranking import alike, named, own_gamma, stationarity_of
+from proxdasa.reports.run_endings import diverged
+from proxdasa.reports.table_files import Cell, Sheet
 
 EXPLANATION = (
     "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "

@@ -16,7 +16,7 @@ from proxdasa.contracts import Agents, Algorithm, Problem, Regularizer, unpacked
 from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import L1, Zero
-from proxdasa.runner import Setup
+from proxdasa.runs.setup import Setup
 from proxdasa.schedules import Number
 
 N, D = 5, 6

@@ -12,7 +12,7 @@ import torch
 
 from proxdasa import schedules
 from proxdasa.contracts import Algorithm
-from proxdasa.divergence import DivergenceWarning
+from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.schedules import Alpha, Number, annotated
 from proxdasa.testing.case import Case
 from proxdasa.testing.laws import FOUNDATIONS, LAWS, Law, LeftOut, Seen

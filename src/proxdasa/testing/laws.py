@@ -21,12 +21,12 @@ from torch import Tensor
 from proxdasa import networks
 from proxdasa.contracts import Algorithm, Facts
 from proxdasa.engines import Transport
-from proxdasa.engines.memory import in_threads
-from proxdasa.loop import Saving
+from proxdasa.engines.messages.threads import in_threads
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.problems import PhaseRetrieval, Quadratic
 from proxdasa.regularizers import Zero
+from proxdasa.runs.loop import Saving
 from proxdasa.schedules import Number, Schedule, annotated, check_positive, per_trial
 from proxdasa.testing.case import STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, random_state, rows, walk
 

@@ -1,0 +1,147 @@
+"""The command tune: many settings of a run's method as one run, ranked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from proxdasa import configs, tuning
+from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table
+from proxdasa.cli.progress_display import note, tell, watched
+from proxdasa.cli.study_reports import run_all
+from proxdasa.descriptions import describe
+from proxdasa.exit_codes import Code
+from proxdasa.reports import tuning_results
+
+SHOWN = 20
+"""Settings that a terminal shows."""
+T = TypeVar("T")
+
+
+@watched
+def tune(
+    file: Annotated[Path, typer.Argument(help="The TOML file of a run; see examples/quickstart.toml.")],
+    output: Annotated[Path, output_option("Folder for the run, the ranking and the figure.")],
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=A,B,...", help="Values of a parameter; given several times, all combinations are tried."
+        ),
+    ] = None,
+    random: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LOW..HIGH", help="In place of a grid: draw a parameter from a range, log-uniformly."
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many settings --random draws.")] = 20,
+    measure: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What to rank by at the end: objective, loss, table_stationarity, consensus, accuracy, test_loss, or "
+            "anything else that the run records; stationarity for settings of one γ only.",
+        ),
+    ] = "objective",
+    trials: Annotated[
+        int | None, typer.Option(min=1, metavar="R", help="Repetitions of each setting; default: the file's trials.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(min=1, metavar="K", help="K; default: the file's.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Names the samples, and what --random draws; default: the file's.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier search in the folder.")] = False,
+) -> None:
+    """Search for a method's parameters: all settings are stacked into one run, and ranked.
+
+    NAME is a parameter of the file's algorithm that takes numbers, such as [b]gamma[/], or one of its schedule, such as
+    [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. Settings that diverge are marked and the others go on.
+    After Ctrl-C the same command goes on; a finished run is ranked again, by another measure if you like.
+
+    For example [b]proxdasa tune run.toml -o tuned --grid gamma=0.01,0.03,0.1 --grid alpha=0.3,1,3[/].
+    """
+    with input_errors():
+        asked = {"trials": trials, "iterations": iterations, "seed": seed}
+        changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        base = dataclasses.replace(configs.read(file), **changes)
+        values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
+        ranges = _pairs("--random", random, _range)
+        if bool(values) == bool(ranges):
+            raise ValueError("what to try? either --grid, such as gamma=0.01,0.03,0.1, or --random, gamma=0.001..1")
+        search = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
+        setup = search.setup
+        search.check(measure)
+    note(search.size)
+    with tuning.divergence_expected():
+        result = run_all({tuning.SWEEP: setup}, output, overwrite)[tuning.SWEEP]
+    with input_errors():
+        tuned = search.ranked(result, measure)
+        _show(tuned)
+        for path in tuned.write(output):
+            say(f"written: {path}")
+        outcomes = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]
+        tell("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
+    if tuned.ranking[0].fault:
+        say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
+        raise typer.Exit(Code.DIVERGED)
+    say(f"the best setting, for {file}:\n\n{toml(tuned.algorithm)}")
+
+
+def _pairs(option: str, given: Sequence[str] | None, read: Callable[[str], T]) -> dict[str, T]:
+    """What an option that is given once for each parameter says."""
+    found: dict[str, T] = {}
+    for text in given or ():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not (name and equals and value):
+            raise ValueError(f"{option} takes a parameter and its values, such as gamma=0.01,0.1; got {text!r}")
+        if name in found:
+            raise ValueError(f"{option}: {name} is given twice")
+        found[name] = read(value)
+    return found
+
+
+def _range(text: str) -> tuple[float, float]:
+    low, dots, high = text.partition("..")
+    try:
+        return float(low), float(high)
+    except ValueError:
+        hint = "" if dots else "; a list of values is for --grid"
+        raise ValueError(f"--random takes a range, such as gamma=0.001..1; got {text!r}{hint}") from None
+
+
+def _show(tuned: tuning.Tuning) -> None:
+    """The ranking in brief."""
+    sheet = tuning_results.ranking(tuned.ranking, tuned.measure, tuned.notes)
+    setup, iterations = tuned.search.base, tuned.result.iterations
+    trials = f"{setup.trials} trial{'s' * (setup.trials > 1)}"
+    say(f"{setup.algorithm.facts.title}: {tuned.measure} after {iterations} iterations, {trials} of each setting")
+    table = Table()
+    for name, heading in sheet.columns.items():
+        table.add_column(heading, justify="left" if name == "fault" else "right")
+    for row in sheet.texts(brief=True)[:SHOWN]:
+        table.add_row(*map(escape, row))
+    show_table(table)
+    if len(sheet.rows) > SHOWN:
+        say(f"and {len(sheet.rows) - SHOWN} more in ranking.csv")
+    for told in sheet.notes:
+        say(f"note: {told}")
+
+
+def toml(algorithm: Any) -> str:
+    """A method as the table of a configuration file."""
+    described: Mapping[str, Any] = describe(algorithm)
+    lines = [f"{name} = {_value(value)}" for name, value in described.items() if value is not None]
+    return "\n".join(["[algorithm]", *lines])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in value.items()) + " }"
+    return json.dumps(value)  # numbers, texts, true and false are written alike in both

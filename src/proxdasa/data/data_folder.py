@@ -1,0 +1,54 @@
+"""Where data files are, and their contents, compressed or not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proxdasa import memory_budget
+
+VARIABLE = "PROXDASA_DATA"
+"""The environment variable that names the data folder."""
+
+OPENERS: dict[str, Callable[[Path], Any]] = {".bz2": bz2.BZ2File, ".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
+"""How a file is opened, by the end of its name; any other is read as it is."""
+
+
+def folder() -> Path:
+    """The data folder: the environment variable PROXDASA_DATA, else ``proxdasa`` in the user's cache directory."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "proxdasa"
+
+
+def located(place: Path) -> list[Path]:
+    """The files that hold what is expected at a place: the plain file first, then compressed ones."""
+    return [path for path in (place, *(Path(f"{place}{suffix}") for suffix in OPENERS)) if path.is_file()]
+
+
+def contents(path: Path, weight: int = 1) -> bytes:
+    """The bytes of a file, uncompressed; a damaged archive is an error that names it.
+
+    Each byte becomes ``weight`` bytes of memory when it is understood; files that would take too much are refused.
+    """
+    path = path.absolute()  # whoever is told that it is missing wants to know where
+    opener = OPENERS.get(path.suffix)
+    if opener is None:
+        with path.open("rb") as stream:
+            return memory_budget.read(stream, str(path), weight)
+    path.stat()  # a file that cannot be reached keeps its own error
+    try:
+        with opener(path) as stream:
+            return memory_budget.read(stream, f"{path}, uncompressed,", weight)
+    except (FileNotFoundError, PermissionError, IsADirectoryError):
+        raise
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise ValueError(f"{path}: damaged or incomplete {path.suffix} file: {error}") from error

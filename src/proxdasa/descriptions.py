@@ -1,0 +1,57 @@
+"""What is written down of a run's objects: plain values that JSON takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def describe(thing: Any) -> Any:
+    """A JSON-able description: plain values as they are, objects as {"name": ..., parameters ...}."""
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return str(float(thing))  # "inf": JSON has no word for it
+    if thing is None or isinstance(thing, bool | int | float | str):
+        return thing
+    if isinstance(thing, np.ndarray | np.generic):
+        return describe(torch.as_tensor(thing))
+    if isinstance(thing, Tensor):
+        if thing.numel() <= 64:
+            return describe(thing.tolist())
+        digest = hashlib.sha256(thing.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
+        return {"shape": list(thing.shape), "dtype": str(thing.dtype), "sha256": digest}
+    if isinstance(thing, torch.dtype):
+        return str(thing).removeprefix("torch.")
+    if isinstance(thing, functools.partial):
+        return {"name": describe(thing.func), **describe(thing.keywords)}
+    if isinstance(thing, Mapping):
+        return {str(key): describe(value) for key, value in thing.items()}
+    if isinstance(thing, Sequence):
+        return [describe(value) for value in thing]
+    if callable(getattr(thing, "describe", None)):
+        return describe(thing.describe())
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        # Fields left out of repr are no settings, such as which agent a part of a problem begins with.
+        return {
+            "name": type(thing).__name__,
+            **{field.name: _value(thing, field) for field in dataclasses.fields(thing) if field.repr},
+        }
+    # Without the address in memory, which is another in every process.
+    return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))
+
+
+def _value(thing: Any, field: dataclasses.Field[Any]) -> Any:
+    """The description of a field; one number per trial, ``[trials, 1, 1]``, is the plain list it was made from."""
+    value = getattr(thing, field.name)
+    data = field.type in (Tensor, "Tensor")  # as opposed to a parameter, which may be one number too
+    if isinstance(value, Tensor) and value.shape[1:] == (1, 1) and not data:
+        return describe(value.flatten().tolist())
+    return describe(value)

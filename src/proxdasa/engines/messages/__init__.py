@@ -1,0 +1,1 @@
+"""Messages between agents that live in different processes: who needs which rows, and the ways they travel."""

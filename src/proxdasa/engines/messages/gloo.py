@@ -1,0 +1,212 @@
+"""Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from proxdasa.contracts import PeerError
+from proxdasa.engines.launch import signals
+from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START
+from proxdasa.engines.messages.transport import CPU, DOUBT, TIMEOUT, LostError, blamed, doubt
+
+T = TypeVar("T")
+
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+FAILURE = "failure"
+WATCH = 0.02
+"""Seconds from one look at the store to the next."""
+
+
+@final
+class Torch:
+    """Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
+
+    def __init__(
+        self, store: Any, timeout: float = TIMEOUT, restarted: bool = False, device: torch.device = CPU
+    ) -> None:
+        self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
+        self._store, self._timeout, self.device = store, timedelta(seconds=timeout), device
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """All messages at once; receiving is begun first, so that none waits for room."""
+        messages = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in into.items()]
+        messages += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in out.items()]
+        on_gpu = any(message.tensor.is_cuda for message in messages)
+        pending = self._posted_together(messages) if on_gpu else self._posted(messages)
+        began = time.perf_counter()
+        for peer, work in pending:
+            assert work is not None, "torch.distributed was told that this process is not in the group"
+            self._tried(peer, partial(work.wait, self._timeout))
+        return time.perf_counter() - began
+
+    def sum(self, x: Tensor) -> Tensor:
+        """An all-reduce."""
+        self._tried(self.rank, partial(dist.all_reduce, x))
+        return x
+
+    def fail(self, reason: str) -> str:
+        """Leave the reason in the store, unless one is there."""
+        return self._asked(lambda: str(self._store.compare_set(FAILURE, "", reason), "utf-8"), reason)
+
+    def close(self) -> None:
+        """End the group."""
+        dist.destroy_process_group()
+
+    def _posted(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """Each message on its own, which is how gloo tells whose was lost."""
+        return [
+            (message.peer, self._tried(message.peer, partial(message.op, message.tensor, message.peer)))
+            for message in messages
+        ]
+
+    def _posted_together(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """As one operation: NCCL's wait for each other in the order in which they were posted.
+
+        It does not tell whose was lost; that the first one's is missing is a guess, which `blamed` looks into.
+        """
+        peer = messages[0].peer
+        return [(peer, work) for work in self._tried(peer, partial(dist.batch_isend_irecv, list(messages)))]
+
+    def _tried(self, peer: int, act: Callable[[], T]) -> T:
+        """Do something that fails if this process is lost."""
+        try:
+            return act()
+        except RuntimeError as error:
+            raise self._lost(peer, error) from error
+
+    def _lost(self, missed: int, error: RuntimeError) -> LostError:
+        """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store.
+
+        Of a process that has ended everybody hears; for one that is silent somebody waits in vain, and says that too.
+        """
+        timed_out = "timed out" in str(error).lower()
+
+        def tell() -> None:
+            if timed_out:
+                self._store.set("timed-out", "")
+            self._store.set(f"waiting-{self.rank}", "")
+
+        def silent() -> list[int]:
+            return [peer for peer in range(self.size) if not self._store.check([f"waiting-{peer}"])]
+
+        others = [peer for peer in range(self.size) if peer != self.rank]
+        self._asked(tell, None)
+        patience = doubt(self._timeout.total_seconds()) if timed_out else DOUBT
+        peer = blamed(missed, lambda: self._asked(silent, others), patience)
+        timed_out = timed_out or self._asked(lambda: bool(self._store.check(["timed-out"])), False)
+        silence = f"silent for {self._timeout.total_seconds():g} s"
+        return LostError(peer, silence if timed_out else "its process has ended")
+
+    def _asked(self, question: Callable[[], T], otherwise: T) -> T:
+        """What the store answers, unless it has gone, or is beyond the same broken link and answers too late."""
+        answers: list[T] = []
+
+        def ask() -> None:
+            with suppress(RuntimeError):
+                answers.append(question())
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(4 * DOUBT)
+        return answers[0] if answers else otherwise
+
+
+def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: torch.device = CPU) -> Torch:
+    """Join the processes that torchrun, or ``proxdasa run --processes``, started.
+
+    Messages stay on this machine, by the loopback interface, unless another interface is named.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        raise ValueError("the environment has RANK, as of torchrun, but no WORLD_SIZE; without RANK the run is alone")
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if interface is None and int(os.environ.get("LOCAL_WORLD_SIZE", size)) < size:
+        raise ValueError(
+            "these processes are on several machines; name the network interface of a private network that their "
+            "messages may take, which are neither encrypted nor authenticated: --interface eth0"
+        )
+    if interface is not None and interface not in (names := [name for _, name in socket.if_nameindex()]):
+        raise ValueError(f"there is no network interface {interface!r} here; there are {', '.join(names)}")
+    os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
+    backend = "gloo" if device == CPU else _prepare_nccl(device, interface or LOOPBACK)
+    file = os.environ.get(RENDEZVOUS)
+    limit = timedelta(seconds=timeout)
+
+    def meet() -> tuple[Any, int]:
+        store: Any
+        if file:
+            store, start = dist.FileStore(file, size), int(os.environ[START])  # type: ignore[attr-defined]
+        else:
+            store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
+            start = _count_starts(store, rank, size, timeout)
+        # After a restart torchrun's store still has the addresses of the processes before.
+        store = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
+        store.set_timeout(limit)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
+        if device != CPU:
+            dist.all_reduce(torch.zeros(1, device=device))  # NCCL wants all to take part in the first operation
+        return store, start
+
+    if LIFELINE in os.environ:
+        signals.follow(int(os.environ[LIFELINE]))
+    try:
+        store, start = signals.heard(meet)
+    except RuntimeError as error:
+        raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
+    return Torch(store, timeout, restarted=start > 1, device=device)
+
+
+def _prepare_nccl(device: torch.device, interface: str) -> str:
+    """Set what NCCL reads from the environment, and which GPU is ours; the name of the backend.
+
+    What is in main memory, such as digests, still goes by gloo.
+    """
+    if device.type != "cuda" or not torch.cuda.is_available() or not dist.is_nccl_available():
+        raise ValueError(
+            f"device: messages from {device} need a GPU and a torch that has NCCL; without device they leave from main "
+            "memory, wherever the model is"
+        )
+    os.environ["NCCL_SOCKET_IFNAME"] = f"={interface}"
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # or a silent process would not be an error here, but end this one
+    torch.cuda.set_device(device)
+    return f"cpu:gloo,{device.type}:nccl"
+
+
+def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
+    """How often these processes have been started with this store, which torchrun keeps while it restarts them.
+
+    Its own count of restarts is not the same on all machines. Process 0 counts; another takes the count when its name
+    stands beside it, and so never one that an earlier start has left.
+    """
+    name, deadline = uuid.uuid4().hex, time.monotonic() + timeout
+
+    def pause() -> None:
+        time.sleep(WATCH)
+        if time.monotonic() > deadline:
+            raise RuntimeError("some did not come")
+
+    if rank:
+        store.set(f"proxdasa-{rank}", name)
+        while name not in (met := str(store.get("proxdasa-met"), "utf-8").split()):
+            pause()
+        store.add(f"proxdasa-met-{met[0]}", 1)
+        return int(met[0])
+    start = int(store.add("proxdasa-starts", 1))
+    while store.add(f"proxdasa-met-{start}", 0) < size - 1:
+        names = [str(store.get(f"proxdasa-{peer}"), "utf-8") for peer in range(1, size)]
+        store.set("proxdasa-met", " ".join([str(start), *names]))
+        pause()
+    return start

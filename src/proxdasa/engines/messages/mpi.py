@@ -1,0 +1,99 @@
+"""Processes under mpiexec. MPI waits for ever; here every wait has a deadline and an ear for the others' failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from proxdasa.engines.messages.transport import CPU, TIMEOUT, LostError, blamed, doubt
+from proxdasa.exit_codes import Code
+
+ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
+SPIN = 200e-6
+"""Seconds of asking without pause; messages on one machine are there by then, and a nap would take longer."""
+NAP = 50e-6
+
+
+@final
+class MPI:
+    """The processes of MPI.COMM_WORLD."""
+
+    device = CPU
+
+    def __init__(self, timeout: float = TIMEOUT) -> None:
+        try:
+            from mpi4py import MPI as library  # noqa: N811, PLC0415 - an extra, which starts MPI when it is imported
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                "this process was started under MPI, for which mpi4py is missing: pip install proxdasa[mpi]"
+            ) from error
+        self._mpi, self._comm, self._timeout = library, library.COMM_WORLD, timeout
+        self.rank, self.size, self.restarted = self._comm.rank, self._comm.size, False
+        self._reason: str | None = None
+
+    def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """All messages at once; receiving is begun first, so that none waits for room."""
+        pending = [(peer, self._comm.Irecv(self._bytes(buffer), peer, ROWS)) for peer, buffer in into.items()]
+        pending += [(peer, self._comm.Isend(self._bytes(buffer), peer, ROWS)) for peer, buffer in out.items()]
+        return self._wait(pending)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """An all-reduce."""
+        array = x.contiguous().numpy()
+        self._wait([(self.rank, self._comm.Iallreduce(self._mpi.IN_PLACE, array))])
+        return x.copy_(torch.from_numpy(array))
+
+    def fail(self, reason: str) -> str:
+        """Send everyone the reason, unless one has come already."""
+        if self._heard() is None:
+            self._reason, words = reason, bytearray(reason.encode())
+            others = (peer for peer in range(self.size) if peer != self.rank)
+            self._last_words = [self._comm.Isend([words, self._mpi.BYTE], peer, FAILURE) for peer in others]
+        assert self._reason is not None
+        return self._reason
+
+    def close(self) -> None:
+        """End all processes if one has failed, as MPI would wait for it; else it ends by itself."""
+        if self._reason is not None:
+            self._comm.Abort(Code.LOST)
+
+    def _wait(self, pending: list[tuple[int, Any]]) -> float:
+        """Until all requests are done; the seconds it took."""
+        began = time.perf_counter()
+        while not self._mpi.Request.Testall([request for _, request in pending]):
+            waited = time.perf_counter() - began
+            if waited < SPIN:
+                continue
+            if (reason := self._heard()) is not None:
+                raise LostError(self._first_open(pending), reason)
+            if waited > self._timeout:
+                raise LostError(self._blamed(self._first_open(pending)), f"silent for {self._timeout:g} s")
+            time.sleep(NAP)
+        return time.perf_counter() - began
+
+    def _first_open(self, pending: list[tuple[int, Any]]) -> int:
+        return next((peer for peer, request in pending if not request.Test()), self.rank)
+
+    def _blamed(self, peer: int) -> int:
+        """Who is to blame if this one is missed: not one that says that it is waiting too."""
+        others = [other for other in range(self.size) if other != self.rank]
+        self._waiting = [self._comm.Isend([bytearray(), self._mpi.BYTE], other, WAITING) for other in others]
+        return blamed(
+            peer, lambda: [other for other in others if not self._comm.Iprobe(other, WAITING)], doubt(self._timeout)
+        )
+
+    def _heard(self) -> str | None:
+        """The reason of a process that has failed, if one has."""
+        status = self._mpi.Status()
+        if self._reason is None and self._comm.Iprobe(self._mpi.ANY_SOURCE, FAILURE, status):
+            words = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([words, self._mpi.BYTE], status.Get_source(), FAILURE)
+            self._reason = words.decode()
+        return self._reason
+
+    def _bytes(self, buffer: Tensor) -> list[Any]:
+        return [buffer.view(torch.uint8).numpy(), self._mpi.BYTE]

@@ -1,0 +1,54 @@
+"""The plan of a run that is set up already, and whether it keeps to the conditions of the theory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.plans.plan import TRACKING
+from proxdasa.plans.theory import conditions, contraction, strictest, varrho
+from proxdasa.runs.setup import Setup
+
+
+def settings(setup: Setup) -> dict[str, Any]:
+    """The arguments of `plan` that a run has decided; γ only if it is one for all trials."""
+    γ, mixing = getattr(setup.algorithm, "gamma", None), setup.mixing
+    return {
+        "method": type(setup.algorithm),
+        "K": setup.iterations,
+        "d": setup.problem.dim,
+        "dtype": setup.problem.dtype,
+        "gamma": γ if isinstance(γ, int | float) else None,
+        "mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None,
+    }
+
+
+def departure(setup: Setup) -> str | None:
+    """The strictest condition on its step sizes that a run breaks, in a sentence, or nothing; L is not asked for.
+
+    Only Prox-DASA and Prox-DASA-GT with the paper's protocols have conditions: those of `theory.conditions`, and
+    α_{k+1} ≤ α_k (Lemmas 7 and 8). Some iterations are looked at, more of the early ones.
+    """
+    method, mixing = type(setup.algorithm), setup.mixing
+    if method not in TRACKING or not isinstance(mixing, Gossip | Chebyshev):
+        return None
+    algorithm = setup.bound()
+    k = np.unique(np.geomspace(1, setup.iterations, 200).astype(int)) - 1
+    sizes = torch.stack([torch.as_tensor(algorithm.alpha(int(i))).flatten() for i in k])  # type: ignore[attr-defined]
+    gammas = torch.as_tensor(algorithm.gamma).flatten().tolist()  # type: ignore[attr-defined]
+    ϱ, theory = varrho(contraction(mixing, setup.network.rho)), f"the theory of {method.facts.title}"
+    asked = strictest([strictest(conditions(TRACKING[method], ϱ, γ)) for γ in gammas])
+    largest = sizes.amax(dim=1)
+    if bool((sizes.diff(dim=0) > 0).any()):
+        return f"{theory} asks for step sizes that do not grow, and these do"
+    if float(largest[0]) <= asked.limit:
+        return None
+    later = k[(largest <= asked.limit).numpy()]
+    since = f" (and less from k = {later[0]} on)" if len(later) else ""
+    return (
+        f"{theory} asks for α_k ≤ {asked.limit:.3g} here, by {asked.text} of {asked.place}, and α_0 is "
+        f"{float(largest[0]):.3g}{since}"
+    )

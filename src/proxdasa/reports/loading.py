@@ -1,0 +1,154 @@
+"""Runs out of results folders, each with a label that tells it from the others."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from proxdasa.reports.curves import Run
+from proxdasa.reports.foreign_folders import Contents, read
+from proxdasa.reports.texts import shortened, visible
+from proxdasa.runs import records
+
+LONGEST_LABEL = 50
+"""Characters that a legend has room for."""
+LONGEST_NAME = 120
+"""Characters of a method, or of a label that no other is to be had for."""
+MOST_RUNS = 1_000
+"""Runs of a report; a sweep is one for each of its settings."""
+
+
+def load_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in some results folders, by method and size.
+
+    Those of one method are labelled by what differs between them, or by their folders if that is much or nothing. A
+    sweep, whose trials differ in parameters, is one run for each combination of them.
+    """
+    return _runs({path: read(path) for path in folders})
+
+
+def salvage(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """The runs of those results folders that can be read, and what is wrong with the others or with a part of them."""
+    contents: dict[Path, Contents] = {}
+    faults: list[str] = []
+    for path in folders:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            try:
+                contents[path] = read(path)
+            except (ValueError, OSError) as error:
+                faults.append(visible(str(error)))
+        faults += [visible(str(warning.message)) for warning in told]
+    if not contents:
+        raise ValueError("; ".join(faults) or "there are no results to report on")
+    runs = _runs(contents)
+    if len(runs) > MOST_RUNS:
+        faults.append(f"{len(runs):,} runs are too many for a report, which shows the first {MOST_RUNS:,}")
+    return runs[:MOST_RUNS], faults
+
+
+def _runs(contents: Mapping[Path, Contents]) -> list[Run]:
+    methods: dict[str, list[tuple[Path, _Part]]] = {}
+    for path, (config, _) in contents.items():
+        for part in _parts(config):
+            methods.setdefault(part.config["facts"]["title"], []).append((path, part))
+    above = os.path.commonpath([path.resolve().parent for path in contents])  # resolved, so that "." has a name
+    runs = []
+    by_trial = {path: _by_trial(rows) for path, (_, rows) in contents.items()}
+    for method, parts in methods.items():
+        title = shortened(method, LONGEST_NAME)
+        labels = _labels([part.config for _, part in parts])
+        if not all(labels) or len(set(labels)) < len(labels) or max(map(len, labels)) > LONGEST_LABEL:
+            places = [visible(str(path.resolve().relative_to(above))) for path, _ in parts]
+            labels = [", ".join([place, *part.values]) for place, (_, part) in zip(places, parts, strict=True)]
+        for (path, part), label in zip(parts, labels, strict=True):
+            mine = [row for trial in part.trials for row in by_trial[path].get(trial, ())]
+            if mine:
+                mine.sort(key=itemgetter("k"))
+                agents, ending, short = part.config["facts"]["agents"], _ending(part), shortened(label, LONGEST_NAME)
+                runs.append(Run(title, short, agents, part.config, mine, ending, path, part.trials))
+    return sorted(runs, key=lambda run: (run.title, run.agents))
+
+
+def _by_trial(rows: Sequence[records.Row]) -> dict[int, list[records.Row]]:
+    found: dict[int, list[records.Row]] = {}
+    for row in rows:
+        found.setdefault(row["trial"], []).append(row)
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Trials of one results folder that share their parameters: all of them, unless it is a sweep."""
+
+    config: Mapping[str, Any]
+    """The configuration with this part's parameters in place of one for each trial."""
+    trials: Sequence[int]
+    values: Sequence[str] = ()
+    """What tells the part from the others of its folder, in words."""
+
+
+def _parts(config: Mapping[str, Any]) -> list[_Part]:
+    """A results folder by combination of the method's parameters, in the order of trials."""
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for trial in range(config["trials"]):
+        algorithm = _of_trial(config["algorithm"], trial, config["trials"])
+        noted = {key: config["facts"][key] for key in ("gamma",) if key in config["facts"]}
+        facts = {**config["facts"], **_of_trial(noted, trial, config["trials"])}
+        groups.setdefault(repr(algorithm), ({**config, "algorithm": algorithm, "facts": facts}, []))[1].append(trial)
+    configs = [part for part, _ in groups.values()]
+    values = [[label] if label else [] for label in _labels(configs)]
+    return [_Part(part, trials, own) for (part, trials), own in zip(groups.values(), values, strict=True)]
+
+
+def _of_trial(value: Any, trial: int, trials: int) -> Any:
+    """Parameters, and those of schedules among them, with this trial's value where there is one for each."""
+    if isinstance(value, Mapping):
+        return {key: _of_trial(inner, trial, trials) for key, inner in value.items()}
+    return value[trial] if isinstance(value, list) and len(value) == trials else value
+
+
+def _ending(part: _Part) -> str | None:
+    ending, iterations = part.config["ending"], part.config["iterations"]
+    diverged = [trial for trial in part.trials if str(trial) in ending["diverged"]]
+    if diverged:
+        return f"{len(diverged)} of {len(part.trials)} trials diverged; the means are over what was recorded"
+    if ending["stopped"]:
+        return f"{ending['stopped']} after {ending['iterations']} of {iterations} iterations"
+    return None
+
+
+def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each run its settings that others do not share; the method is named elsewhere."""
+    flat = [flatten({k: v for k, v in config.items() if k not in ("facts", "ending")}) for config in configs]
+    for settings, config in zip(flat, configs, strict=True):
+        settings.pop("algorithm.name", None)
+        settings.pop("problem.agents", None)
+        settings.pop("network.agents", None)
+        settings["n"] = config["facts"]["agents"]
+    keys = list(dict.fromkeys(key for settings in flat for key in settings))
+    differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
+    stems = [key.removesuffix(".name") for key in differing]
+    # A constant step size is "alpha = 0.1", not "value = 0.1", unless others are not constant.
+    stems = [short if (short := stem.removesuffix(".value")) not in stems else stem for stem in stems]
+    last = [stem.rpartition(".")[2] for stem in stems]
+    shown = {
+        key: word if last.count(word) == 1 else stem for key, stem, word in zip(differing, stems, last, strict=True)
+    }
+    return [", ".join(f"{shown[key]} = {settings[key]}" for key in differing if key in settings) for settings in flat]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, by keys such as "algorithm.gamma"."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,42 @@
+"""What differed from the plan, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from proxdasa.reports.axis_quantities import value
+from proxdasa.reports.curves import Run
+
+SPENT = ("computation", "communication", "waiting")
+
+
+def differences(run: Run) -> list[str]:
+    """How a run ended if not as planned, where its trials diverged, and what its records lack."""
+    ending, last = run.config["ending"], run.rows[-1]["k"]
+    told = [run.ending] if run.ending else []
+    broken = diverged(run)
+    told += [
+        f"trial {trial} diverged in iteration {where['iteration']}, first at agent {where['agent']}"
+        for trial, where in broken.items()
+    ]
+    if broken and ending["stopped"] not in (None, "diverged"):
+        told.append(f"{ending['stopped']} after {ending['iterations']} of {run.config['iterations']} iterations")
+    if not broken and last + run.config.get("observe_every", 1) <= ending["iterations"]:
+        told.append(f"the records end at iteration {last}, though {ending['iterations']} were made")
+    lost = set(run.began) - set(broken) - {row["trial"] for row in run.rows if row["k"] == last}
+    if lost:
+        told.append(f"{len(lost)} of {len(run.began)} trials have no record at iteration {last}")
+    return told
+
+
+def diverged(run: Run) -> dict[int, Mapping[str, int]]:
+    """The trials that diverged, and where."""
+    found: Mapping[str, Mapping[str, int]] = run.config["ending"]["diverged"]
+    return {int(trial): where for trial, where in found.items() if int(trial) in run.began}
+
+
+def times(run: Run) -> dict[str, float]:
+    """The seconds of computation, communication and waiting, where agents lived in several processes."""
+    spent = {kind: value(run.rows[-1], kind) for kind in SPENT}
+    return spent if all(map(math.isfinite, spent.values())) else {}

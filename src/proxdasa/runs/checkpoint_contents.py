@@ -1,0 +1,102 @@
+"""What a run can go on from: checkpoints that are as they were written may still hold what no such run has left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from proxdasa.runs.checkpoints import Checkpoint
+from proxdasa.runs.records import Row
+
+LARGEST = 2**53
+"""Counts up to here are floats without rounding; no run comes near."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The shapes, types and ranges of a run's checkpoints."""
+
+    variables: Collection[str]
+    """The names of the state's tensors."""
+    shape: tuple[int, int, int]
+    """That of each: ``[trials, agents, d]``."""
+    dtype: torch.dtype
+    iterations: int
+    """K."""
+    watched: int
+    """How many numbers the stopping rule remembers."""
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Refuse, with a ValueError, what this run cannot have left."""
+        if not 0 <= checkpoint.k <= self.iterations:
+            raise ValueError(f"it is of iteration {checkpoint.k}, and the run has {self.iterations}")
+        self._check_state(checkpoint)
+        last = 0
+        for number, row in enumerate(checkpoint.rows, start=1):
+            self._check_row(number, row, last, checkpoint.k)
+            last = row["k"]
+        self._check_notes(checkpoint.notes, checkpoint.k)
+
+    def _check_state(self, checkpoint: Checkpoint) -> None:
+        found, expected = set(checkpoint.state), set(self.variables)
+        if found != expected:
+            raise ValueError(f"its state has {_listed(found)}, that of the run {_listed(expected)}")
+        for name, tensor in checkpoint.state.items():
+            if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
+                given = f"{list(tensor.shape)} of {tensor.dtype}"
+                raise ValueError(f"{name} is {given}, that of the run {list(self.shape)} of {self.dtype}")
+
+    def _check_row(self, number: int, row: Row, earliest: int, k: int) -> None:
+        trials, _, _ = self.shape
+        if not (_whole(row.get("trial"), 0, trials - 1) and _whole(row.get("k"), earliest, k)):
+            raise ValueError(
+                f"row {number} must have a trial from 0 to {trials - 1} and a k from {earliest} to {k}; "
+                f"it has {row.get('trial')!r:.40} and {row.get('k')!r:.40}"
+            )
+        for name, value in row.items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"row {number} has no number for {name!r:.40}, but {value!r:.40}")
+
+    def _check_notes(self, notes: Mapping[str, Any], k: int) -> None:
+        trials, agents, _ = self.shape
+        fits: dict[str, Callable[[Any], bool]] = {
+            "observed": lambda value: _whole(value, -1, k),
+            "seconds": _amount,
+            "counts": lambda value: isinstance(value, dict) and all(map(_amount, value.values())),
+            "diverged": lambda value: (
+                isinstance(value, dict)
+                and all(_whole_text(trial, trials - 1) for trial in value)
+                and all(_pair(where, agents - 1, k) for where in value.values())
+            ),
+            "watch": lambda value: (
+                isinstance(value, list)
+                and len(value) == self.watched
+                and all(_whole(number, -1, self.iterations) for number in value)
+            ),
+        }
+        for name, fit in fits.items():
+            if not fit(notes.get(name)):
+                raise ValueError(f"its note of {name} cannot be of this run: {notes.get(name)!r:.60}")
+
+
+def _whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _whole_text(value: str, most: int) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < 16 and int(value) <= most
+
+
+def _amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _pair(value: object, agent: int, k: int) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and _whole(value[0], 0, agent) and _whole(value[1], 0, k)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

@@ -1,0 +1,105 @@
+"""Finding where a run went wrong.
+
+Looking for non-finite values in every step would cost every run; instead the runner looks when it observes, and a run
+that diverged is replayed from the last observation with every verb watched. Samples are named, so the replay is the
+same run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Algorithm, Engine
+from proxdasa.runs.results import Divergence
+from proxdasa.schedules import Number
+
+
+class DivergenceWarning(UserWarning):
+    """A trial produced a non-finite value and was stopped."""
+
+
+class _Watched:
+    """The agents' verbs, noting when a row of each agent here first is not finite, in some of the trials.
+
+    All processes call the same verbs in the same order, so counting the calls tells which agent was first, wherever it
+    lives: mixing spreads what is not finite to the neighbours, but only to later calls.
+    """
+
+    def __init__(self, engine: Engine, trials: Collection[int]) -> None:
+        self._engine, self._trials, self.k, self._calls = engine, sorted(trials), 0, 0
+        self.degrees = engine.degrees
+        # For each trial and agent here: the call, and the iteration it belongs to.
+        self._first = torch.full((len(trials), len(engine.agents), 2), math.inf, dtype=torch.float64)
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
+        return self.check(self._engine.grad(self.check(x), k, sample))
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self.check(self._engine.full_grad(self.check(x)))
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        return self.check(self._engine.prox(self.check(x), gamma))
+
+    def mix(self, *tensors: Tensor) -> Any:
+        return self._engine.mix(*(self.check(x) for x in tensors))
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        return self._engine.neighbour_sum(self.check(x))
+
+    def check(self, x: Tensor) -> Tensor:
+        self._calls += 1
+        broken = ~torch.isfinite(x[self._trials]).all(dim=-1) & torch.isinf(self._first[..., 0])
+        self._first[broken] = torch.tensor([self._calls, self.k], dtype=torch.float64)
+        return x
+
+    @property
+    def complete(self) -> bool:
+        """Whether an agent was found in every trial; all processes ask together."""
+        found = torch.isfinite(self._first[..., :1]).to(torch.float64)
+        return bool((self._engine.mean(found) > 0).all())
+
+    def found(self) -> dict[int, Divergence]:
+        """In each trial the first agent, of those that were first in the same call; all processes ask together."""
+        calls, iterations = self._engine.gather(self._first).numpy().transpose(2, 0, 1)
+        agents = calls.argmin(axis=1)  # the first of equals
+        return {
+            trial: Divergence(int(agent), int(iterations[row, agent]))
+            for row, (trial, agent) in enumerate(zip(self._trials, agents, strict=True))
+        }
+
+
+def broken_trials(engine: Engine, state: Any) -> list[int]:
+    """The trials in whose state some agent has a value that is not finite; all processes ask together."""
+    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1, keepdim=True) for tensor in state]).any(dim=0)
+    share = engine.mean(broken.to(torch.float64)).flatten()
+    return [int(trial) for trial in share.nonzero()]
+
+
+def locate(
+    algorithm: Algorithm, engine: Engine, trials: Collection[int], before: tuple[int, Any], after: tuple[int, Any]
+) -> dict[int, Divergence]:
+    """The first agent and iteration of each trial that broke between a finite state and a broken one.
+
+    Both states come with their iterations. If the replay of a trial stays finite, because steps depend on something
+    else than state and k, it is the first agent that is broken at the end.
+    """
+    watched, (start, state), (stop, broken) = _Watched(engine, trials), before, after
+    spent = engine.counts()
+    try:
+        with engine.stepping():
+            for watched.k in range(start, stop):
+                if watched.complete:
+                    break
+                state = algorithm.step(watched, watched.k, state)
+                for tensor in state:
+                    watched.check(tensor)
+    finally:
+        engine.restore(spent)
+    for tensor in broken:
+        watched.check(tensor)
+    return watched.found()

@@ -1,0 +1,169 @@
+"""What a description names and does not tell: functions and objects of the user's own, by what they compute.
+
+Two runs may have the same description, ``alpha = <lambda>``, and not be the same run. A schedule is told from others by
+its values. Everything else, such as a loss or a regularizer, is told from others by what the run does first: one step
+from x⁰, the proximal step and mixing of some fixed rows, and measures after that step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Algorithm, Engine
+from proxdasa.descriptions import describe
+from proxdasa.metrics import Metric, View
+from proxdasa.networks import Network
+from proxdasa.problems import LINKS, Link
+from proxdasa.schedules import Alpha, Schedule
+
+FIRST, SPREAD = 300, 200
+"""How many of its first values a schedule is told from others by, and how many more up to K."""
+SCALES = (0.01, 1.0, 100.0)
+"""Sizes of the rows on which Ψ is tried."""
+FIRST_STEP = "by what it computes first"
+"""Stands for the digest of what no digest tells from others."""
+
+Numbers = dict[str, list[Any]]
+"""What was computed, by names, in the values of `describe`."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What tells a run from others of the same description."""
+
+    own_schedules: Mapping[str, Alpha]
+    """Schedules that are functions of the user's, by name."""
+    strangers: Mapping[str, bool]
+    """Everything else that is not ours, and whether its description has all of its parameters."""
+    iterations: int
+    """K."""
+
+    @staticmethod
+    def of(settings: Mapping[str, Any], bound: Algorithm, iterations: int) -> Identity:
+        """That of the arguments of a run and its algorithm, whose schedules are bound."""
+        values = {entry.name: getattr(bound, entry.name) for entry in dataclasses.fields(bound)}  # type: ignore[arg-type]
+        given = {name: getattr(settings["algorithm"], name) for name in values}
+        own = {f"algorithm.{name}": values[name] for name in values if callable(given[name]) and not _ours(given[name])}
+        found = dict(item for name, thing in settings.items() for item in _strangers(thing, name))
+        return Identity(own, {name: told for name, told in found.items() if name not in own}, iterations)
+
+    def digests(self) -> dict[str, str]:
+        """A digest for everything that the description does not tell from others."""
+        values = {name: _digest(name, alpha, self.iterations) for name, alpha in self.own_schedules.items()}
+        return values | {name: FIRST_STEP for name, told in self.strangers.items() if not told}
+
+    def compare(self, theirs: object, ours: Numbers, dtype: torch.dtype) -> None:
+        """Refuse to go on from the checkpoint of a run that computed something else first, but for rounding."""
+        if theirs is None:  # from before they were noted
+            return
+        known: Mapping[str, Any] = theirs if isinstance(theirs, Mapping) else {}
+        for name in ours:
+            if not _close(known.get(name), ours[name], dtype):
+                raise ValueError(
+                    f"the run of these checkpoints computed something else: {name} was {_shown(known.get(name))}, and "
+                    f"now is {_shown(ours[name])}; something of your own is another than it was: "
+                    f"{' or '.join(self.strangers)}; choose another folder, or move this one away to start anew"
+                )
+
+
+def numbers(view: View, metrics: Sequence[Metric]) -> Numbers:
+    """What a run computes first, seen after its first step; all agents take part."""
+    engine, pattern = view.engine, _pattern(view.engine, view.x)
+
+    def distance(rows: Tensor) -> Tensor:  # from the pattern: signs and orders of coordinates matter
+        return engine.mean((rows - pattern).square().mean(dim=-1, keepdim=True)).flatten()
+
+    seen: dict[str, Tensor] = {}
+    for scale in SCALES:
+        seen[f"the proximal step at {scale}"] = distance(engine.prox(scale * pattern, 1.0))
+        seen[f"Ψ at {scale}"] = engine.mean(engine.value(scale * pattern).unsqueeze(-1)).flatten()
+    with engine.stepping():
+        seen["mixing"] = distance(engine.mix(pattern))
+    seen |= {f"{name} after one step": distance(rows) for name, rows in view.state._asdict().items()}
+    seen |= {f"the measure {metric.name}": metric.of(view) for metric in metrics if not _ours(metric.of)}
+    return {name: describe(values.to(torch.float64).tolist()) for name, values in seen.items()}
+
+
+def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
+    """The names of what is not ours in a setting, and whether each is described in full."""
+    if thing is None or isinstance(thing, bool | int | float | str | Tensor | np.ndarray | np.generic | torch.dtype):
+        return
+    if isinstance(thing, Network) or (isinstance(thing, Link) and thing in LINKS):
+        return
+    if isinstance(thing, Mapping):
+        for key, value in thing.items():
+            yield from _strangers(value, f"{name}.{key}")
+    elif isinstance(thing, Sequence):
+        for number, value in enumerate(thing):
+            yield from _strangers(value, f"{name}[{number}]")
+    elif isinstance(thing, functools.partial) and not thing.args:
+        yield from _strangers(thing.func, name)
+        yield from _strangers(thing.keywords, name)
+    elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        if not _ours(thing):
+            yield name, True
+        for entry in dataclasses.fields(thing):
+            yield from _strangers(getattr(thing, entry.name), f"{name}.{entry.name}")
+    elif not _ours(thing):
+        yield name, callable(getattr(thing, "describe", None))
+
+
+def _ours(thing: Any) -> bool:
+    """Whether a function, or the class of an object, comes with the library: then its name and parameters tell all."""
+    if isinstance(thing, Schedule):
+        return _ours(thing.rule)
+    if inspect.ismethod(thing):  # what it is bound to is not in its name
+        return False
+    named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)
+    return str(named.__module__).startswith("proxdasa.")
+
+
+def _digest(name: str, alpha: Alpha, iterations: int) -> str:
+    """The SHA-256 of a schedule's values; two looks at them must agree."""
+    ks = sorted({*range(min(FIRST, iterations)), *np.linspace(0, iterations - 1, SPREAD).astype(np.int64).tolist()})
+    first, second = ([describe(alpha(k)) for k in ks] for _ in range(2))
+    if first != second:
+        k, one, two = next(entry for entry in zip(ks, first, second, strict=True) if entry[1] != entry[2])
+        raise ValueError(
+            f"{name} is not a function of k alone: for k = {k} it was {_shown(one)} and then {_shown(two)}; "
+            "what goes on from a checkpoint, or lives in several processes, needs one that is"
+        )
+    return hashlib.sha256(json.dumps([ks, first]).encode()).hexdigest()
+
+
+def _pattern(engine: Engine, like: Tensor) -> Tensor:
+    """Rows without a rule that a method could know: the same for an agent wherever it lives."""
+    agents, d = torch.arange(engine.agents.start, engine.agents.stop), torch.arange(like.shape[-1])
+    angles = 1 + agents.unsqueeze(-1).to(torch.float64) * 2.4 + d * 1.7
+    return angles.cos().to(like.dtype).expand(like.shape).clone()
+
+
+def _close(theirs: object, ours: list[Any], dtype: torch.dtype) -> bool:
+    """Whether numbers agree but for rounding: sums have another order with another number of processes."""
+    if not isinstance(theirs, list) or len(theirs) != len(ours):
+        return False
+    rounding = torch.finfo(dtype).eps
+    for one, other in zip(theirs, ours, strict=True):
+        try:
+            a, b = float(one), float(other)
+        except (TypeError, ValueError, OverflowError):
+            return False
+        if not (math.isclose(a, b, rel_tol=math.sqrt(rounding), abs_tol=rounding) or (math.isnan(a) and math.isnan(b))):
+            return False
+    return True
+
+
+def _shown(value: object) -> str:
+    return "not noted" if value is None else f"{value!r:.60}"

@@ -1,0 +1,209 @@
+"""Records: one row per trial and observation, in files that any tool reads.
+
+A results folder holds ``config.json`` (what was run), ``records.jsonl`` (one JSON object a line) and
+``final.safetensors`` (the final state). Nothing in it can execute code.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from proxdasa import caller_warnings, disk
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Row = dict[str, Any]
+
+CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
+LOCK = ".lock"
+"""An empty file by which a run keeps others out of its folder; it may stay there."""
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a results folder, which is made if need be.
+
+    The lock is the system's and ends with this process, however that ends; where there are none, nobody is kept out.
+    What a killed run has left unfinished in the folder is removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("ab") as file:
+        try:
+            if fcntl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                disk.sweep(folder)
+        except BlockingIOError:
+            raise BlockingIOError(
+                f"another run is writing to {folder}; choose another folder, or wait until it has ended"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
+    """Write a results folder; each file appears whole or not at all, and none if the records cannot be written.
+
+    If there is room for all but the final state, which is the largest by far, the others are kept without it.
+    """
+    lines, told, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
+    final, failure = folder / FINAL, None
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as unfinished:
+        ready: dict[str, Path] = {}
+        try:
+            for name, data in ((RECORDS, lines), (CONFIG, told)):
+                ready[name] = unfinished.enter_context(disk.beside(folder / name, data))
+        except OSError as error:
+            raise disk.StorageError(
+                f"{folder}: the results could not be written: {disk.reason(error)}; what was there before is as it "
+                "was; they can be saved once that is mended, or into another folder"
+            ) from error
+        try:
+            ready[FINAL] = unfinished.enter_context(disk.beside(final, state))
+        except OSError as error:
+            failure = error
+        # Without a configuration what is left of earlier results never looks whole; the new one comes last.
+        for old in (folder / CONFIG, final):
+            old.unlink(missing_ok=True)
+        for name in (name for name in (RECORDS, FINAL, CONFIG) if name in ready):
+            ready[name].replace(folder / name)
+        disk.sync(folder)
+    if failure:
+        try:
+            disk.replace(final, state)  # in the room that an earlier one took
+        except OSError:
+            raise disk.StorageError(
+                f"{final} could not be written: {disk.reason(failure)}; the records are saved in {folder}, the final "
+                "state is not; it can be saved once that is mended, or into another folder"
+            ) from failure
+
+
+def write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    disk.replace(folder / CONFIG, _format_config(config))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a results folder."""
+    path = _expected(folder, CONFIG)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid JSON: {error}") from error
+    missing = {"facts", "ending"} - set(config if isinstance(config, dict) else ())
+    if missing:
+        raise ValueError(
+            f"{path}: not the configuration of saved results: it has no {' and no '.join(sorted(missing))}"
+        )
+    return dict(config)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The records of a results folder; a last line cut short by a killed run is left out with a warning."""
+    path = _expected(folder, RECORDS)
+    # What is no text at all is then no JSON object, in a line with a number.
+    return parse_rows(path.read_text(encoding="utf-8", errors="replace"), path)
+
+
+def format_rows(rows: Iterable[Row]) -> str:
+    """Rows as lines of JSON."""
+    return "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+
+
+def mean_row(rows: Sequence[Row]) -> Row:
+    """The means over trials of one observation's rows."""
+    if not rows:
+        return {}
+    names = [name for name in rows[0] if name not in ("trial", "k")]
+    return {"k": rows[0]["k"], **{name: sum(row[name] for row in rows) / len(rows) for name in names}}
+
+
+def parse_rows(text: str, path: Path) -> list[Row]:
+    """The rows in the text of a file, whose path is for messages; a last line cut short is left out with a warning."""
+    lines = text.splitlines()
+    rows: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            # The names are the same in all rows, and kept once.
+            rows.append({sys.intern(key): math.nan if value is None else value for key, value in row.items()})
+        except (ValueError, AttributeError, RecursionError) as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: not a JSON object: {line[:60]!r}") from error
+            caller_warnings.warn(f"{path}: the last line is cut short and was left out")
+    return rows
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The final state of a results folder."""
+    path = _expected(folder, FINAL)
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not a whole safetensors file: {error}") from error
+
+
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as the tensors' file format takes them: it refuses variables that are one tensor (x₋ = x⁰)."""
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+
+
+def find_results(folder: Path) -> list[Path]:
+    """The results folders at or below a folder, in name order."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+    # A link to nowhere is found too: whoever reads it says what is wrong.
+    found = sorted(place for place in folders_below(folder) if os.path.lexists(place / RECORDS))
+    if not found:
+        raise FileNotFoundError(f"there are no results in {folder} (no {RECORDS} at or below it)")
+    return found
+
+
+def folders_below(folder: Path) -> Iterator[Path]:
+    """A folder and all below it, however deep, but none behind a link; one that cannot be listed is empty."""
+    places = [folder]
+    while places:
+        place = places.pop()
+        yield place
+        try:
+            with os.scandir(place) as entries:
+                places += [place / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+
+
+def _expected(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder} is not a results folder: it has no {name}")
+    return path
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no word for infinities and NaN; other tools read null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _format_config(config: Mapping[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()

@@ -1,0 +1,101 @@
+"""The result of a run: final state, records, configuration, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from proxdasa.runs import records as files
+from proxdasa.runs.records import Row
+
+RANDOM_ITERATE = "random_iterate"
+
+
+class Divergence(NamedTuple):
+    """Where a non-finite value first appeared."""
+
+    agent: int
+    iteration: int
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a run leaves. Trials that diverged have records up to then and a non-finite final state."""
+
+    config: dict[str, Any]
+    """What was run, as plain values, with the facts of the network under "facts"."""
+    records: list[Row]
+    """One row per trial and observation; ``pandas.DataFrame(result.records)`` makes a table of it."""
+    state: dict[str, Tensor]
+    """The final state by the method's own names (x, z, ...), each ``[trials, agents, d]``."""
+    iterations: int
+    """How many iterations were made."""
+    stopped: str | None = None
+    """Why the run ended early: "stationary", "interrupted", "diverged", or None if it did not."""
+    diverged: dict[int, Divergence] = field(default_factory=dict)
+    """The trials that diverged, and where."""
+    stationary: dict[int, int] = field(default_factory=dict)
+    """The trials that satisfied the stopping rule, and after how many iterations."""
+
+    @property
+    def x(self) -> Tensor:
+        """The last iterates ``[trials, agents, d]``."""
+        if "x" not in self.state:
+            raise ValueError("this run was stopped before its first iteration, so it has no iterates")
+        return self.state["x"]
+
+    @property
+    def mean(self) -> Tensor:
+        """x̄ over agents ``[trials, d]``."""
+        return self.x.mean(dim=1)
+
+    @property
+    def last(self) -> list[Row]:
+        """The records of the last observation, a row for each trial that has not diverged."""
+        return [row for row in self.records if row["k"] == self.records[-1]["k"]]
+
+    @property
+    def random_iterate(self) -> Tensor:
+        """The theory's x^R, P(R = k) ∝ α_k, ``[trials, agents, d]``; only with ``run(..., random_iterate=True)``.
+
+        NaN for a trial whose run ended before its R.
+        """
+        if RANDOM_ITERATE not in self.state:
+            raise ValueError("this run did not keep x^R; ask for it with run(..., random_iterate=True)")
+        return self.state[RANDOM_ITERATE]
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> Path:
+        """Write config.json, records.jsonl and final.safetensors; earlier results are kept unless told otherwise.
+
+        Where there is no room for the final state the records are kept without it, and an OSError says so.
+        """
+        folder = Path(folder)
+        if not overwrite and (folder / files.RECORDS).exists():
+            raise FileExistsError(f"{folder} holds results already; choose another folder or overwrite=True")
+        ending = {
+            "iterations": self.iterations,
+            "stopped": self.stopped,
+            "diverged": {str(trial): where._asdict() for trial, where in self.diverged.items()},
+            "stationary": {str(trial): k for trial, k in self.stationary.items()},
+        }
+        files.write_folder(folder, {**self.config, "ending": ending}, self.records, self.state)
+        return folder
+
+
+def load(folder: str | Path) -> Result:
+    """The result that `Result.save` wrote."""
+    folder = Path(folder)
+    config = files.read_config(folder)
+    ending = config.pop("ending")
+    return Result(
+        config=config,
+        records=files.read_rows(folder),
+        state=files.read_tensors(folder),
+        iterations=ending["iterations"],
+        stopped=ending["stopped"],
+        diverged={int(trial): Divergence(**where) for trial, where in ending["diverged"].items()},
+        stationary={int(trial): k for trial, k in ending.get("stationary", {}).items()},
+    )
