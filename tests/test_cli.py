@@ -114,10 +114,10 @@ def test_version():
 def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
     """The longest name of the paper's figure, and numbers as long as they come."""
     screen = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(cli.watching, "err", screen)
+    monkeypatch.setattr(cli.progress_display, "err", screen)
     setups = experiments.speedup([5, 10, 20, 40], 10_000)
     name, setup = list(setups.items())[-1]
-    with cli.watching.progress(list(setups)) as announce:
+    with cli.progress_display.progress(list(setups)) as announce:
         update = announce(name, setup)
         measures = {"loss": 0.01234, "stationarity": 1.234e-05, "consensus": 3.123e-08}
         update(2_500, 10_000, [{"trial": 0, "k": 2_500, **measures}])
@@ -540,7 +540,7 @@ def interrupt(monkeypatch):
     """Ctrl-C when progress is shown for the nth time: seven times for each run of the series."""
 
     def at(count):
-        means, told = cli.watching.mean_row, []
+        means, told = cli.progress_display.mean_row, []
 
         def shown(rows):
             told.append(rows)
@@ -548,7 +548,7 @@ def interrupt(monkeypatch):
                 raise KeyboardInterrupt
             return means(rows)
 
-        monkeypatch.setattr(cli.watching, "mean_row", shown)
+        monkeypatch.setattr(cli.progress_display, "mean_row", shown)
 
     return at
 

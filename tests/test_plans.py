@@ -377,7 +377,7 @@ def test_plan_prints_tables_in_80_columns(tmp_path):
 
 
 def test_compare_puts_graphs_and_weightings_side_by_side(tmp_path, monkeypatch):
-    monkeypatch.setattr(plans.comparison, "MOST_AGENTS", 5)
+    monkeypatch.setattr(plans.side_by_side, "MOST_AGENTS", 5)
     result = call("plan", "--compare", "ring,torus(2, 3),star", "-n", 6, "-o", tmp_path)
     assert result.exit_code == 0, result.stderr
     short = [line for line in result.stdout.splitlines() if not line.startswith(("written", "  star(6)"))]

@@ -11,7 +11,7 @@ import torch
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
 from proxdasa.contracts import Averaging, Facts
 from proxdasa.schedules import Alpha, Number, constant
-from proxdasa.testing import LawError, check_algorithm, laws
+from proxdasa.testing import LawError, check_algorithm, laws, laws_of_endings
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +351,7 @@ BROKEN = [
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch):
     """At γ = 0.3 sixty iterations are enough."""
-    monkeypatch.setattr(laws, "LONG", 60)
+    monkeypatch.setattr(laws_of_endings, "LONG", 60)
 
 
 @pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
@@ -386,7 +386,7 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
 
 
 def test_a_bound_on_eigenvalues_is_respected(monkeypatch):
-    monkeypatch.setattr(laws, "LONG", 400)  # agents come together slowly on so lazy a network
+    monkeypatch.setattr(laws_of_endings, "LONG", 400)  # agents come together slowly on so lazy a network
 
     class Careful(Sound):
         facts = Sound.facts._replace(eigenvalues_above=0.3)

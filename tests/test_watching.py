@@ -202,7 +202,7 @@ def test_an_error_is_no_line_of_json(file, tmp_path):
 
 def test_json_of_a_series(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "speedup", lambda *_: {name: quadratic(iterations=3) for name in ("a", "b")})
-    monkeypatch.setattr(cli.reproduce.reports, "draw", lambda _, path: path)
+    monkeypatch.setattr(cli.study_reports.reports, "draw", lambda _, path: path)
     words = ("reproduce", "speedup", "-o", tmp_path, "--json")
     lines = parsed(call(*words).stdout)
     runs = [(line["run"], line["event"]) for line in lines]
@@ -400,7 +400,7 @@ def test_a_terminal_that_is_closed_leaves_a_checkpoint(forked, tmp_path):
 
 def test_signs_that_a_terminal_does_not_have():
     plain = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    cli.screens.Screen(file=plain).print("‖G‖²")
+    cli.terminal.Screen(file=plain).print("‖G‖²")
     assert plain.buffer.getvalue() == b"\\u2016G\\u2016\\xb2\n"
 
 
@@ -410,7 +410,7 @@ def test_other_errors_of_writing_are_errors():
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        cli.screens.Screen(file=Full()).print("something")
+        cli.terminal.Screen(file=Full()).print("something")
 
 
 def _become(words, stream):

@@ -15,7 +15,8 @@ from proxdasa.contracts import Algorithm
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.schedules import Alpha, Number, annotated
 from proxdasa.testing.case import Case
-from proxdasa.testing.laws import FOUNDATIONS, LAWS, Law, LeftOut, Seen
+from proxdasa.testing.law import Law, LeftOut, Seen
+from proxdasa.testing.laws import FOUNDATIONS, LAWS
 
 SUITABLE = ((Number, "Number", 0.2), (Alpha, "Alpha", schedules.constant(0.2)), (int, "int", 3), (float, "float", 0.2))
 """What parameters get, by their annotation, if a class is given and has no default; they suit the laws' problems."""

@@ -1,0 +1,159 @@
+"""Laws of endings: where a method comes to, and wherever its agents live."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.engines import Transport
+from proxdasa.engines.messages.threads import in_threads
+from proxdasa.problems import PhaseRetrieval
+from proxdasa.regularizers import Zero
+from proxdasa.runs.loop import Saving
+from proxdasa.testing.case import STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
+from proxdasa.testing.law import LONG, NEAR, LeftOut, Seen, changed_names, close, largest, law
+
+
+@law(
+    usually="a sign, a gradient at another point than the update assumes, or a correction that is not zero at the "
+    f"solution; or step sizes too large or too small for curvatures from 1 to 2 and {LONG} iterations"
+)
+def solution(case: Case) -> None:
+    """Agents that agree find the minimiser of F: without noise, where all F_i are alike."""
+    _check_solution(case, 0.0)
+
+
+@law(
+    usually="a prox that is missing, or with another γ than the step before it; a method for Ψ = 0 declares "
+    "composite=False"
+)
+def sparsity(case: Case) -> None:
+    """Agents that agree find the minimiser of F + λ‖·‖₁ too."""
+    if not case.algorithm.facts.composite:
+        raise LeftOut("it declares that it is for Ψ = 0 only")
+    _check_solution(case, WEIGHT)
+
+
+def _check_solution(case: Case, weight: float) -> None:
+    problem, x0 = quadratic(spread=0.0), rows()
+    regularizer = case.regularizer if weight else Zero()
+    x = case.setup(problem, case.ring, regularizer=regularizer, iterations=LONG, x0=x0).run().x
+    x_star = minimiser(problem.A[0], problem.b[0], weight)
+    start, end = largest(x0 - x_star), largest(x - x_star)
+    if not end <= NEAR * start:
+        raise Seen(f"after {LONG} iterations from a distance of {start:.2g} it was at {end:.2g} of the minimiser")
+
+
+@law(usually="rows that are mixed and then not used; a method that corrects for differences comes all the way")
+def together(case: Case) -> None:
+    """Agents that differ solve the network's problem and not their own: they end nearer to its minimiser."""
+    problem, weight = quadratic(), WEIGHT if case.algorithm.facts.composite else 0.0
+    reached = case.setup(problem, case.star, regularizer=case.regularizer, iterations=LONG).run().x[0]
+    x_star = minimiser(problem.A.mean(0), problem.b.mean(0), weight)
+    own = torch.stack([minimiser(A, b, weight) for A, b in zip(problem.A, problem.b, strict=True)])
+    apart, end = (float((x - x_star).norm(dim=1).mean()) for x in (own, reached))
+    if not end <= 0.7 * apart:
+        raise Seen(
+            f"after {LONG} iterations the agents were at {end:.2g} of the minimiser on average; "
+            f"those of their own losses are at {apart:.2g}"
+        )
+
+
+@law(
+    usually="the number of rows here (x.shape[1]), a mean over them, or a product whose order of sums depends on them; "
+    "a process holds the rows of some agents only"
+)
+def processes(case: Case) -> None:
+    """However agents are spread over one, two or three processes, exact runs have the same bits."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, exact=True)
+
+    def act(transport: Transport) -> Any:
+        engine, algorithm = setup.engine(transport), setup.bound()
+        try:
+            with torch.no_grad(), engine.stepping():
+                here = rows()[:, engine.agents.start : engine.agents.stop].clone()
+                state = walk(algorithm, engine, algorithm.init(engine, here), stop=STEPS // 3)
+                return type(state)(*(engine.gather(tensor) for tensor in state))
+        except Exception as error:
+            transport.fail(str(error))  # or the others would wait
+            raise
+
+    whole, *_ = in_threads(1, act)
+    for size in (2, 3):
+        spread, *_ = answers = in_threads(size, act)
+        for answer in (whole, *answers):
+            if isinstance(answer, Exception):
+                raise answer
+        if changed := changed_names(whole, spread):
+            raise Seen(f"over {size} processes {changed} had other bits than in one")
+
+
+@law(usually="memory outside of the state, or variables that must be one and the same tensor")
+def resuming(case: Case) -> None:
+    """A run that goes on from a checkpoint has the same bits as one that was not interrupted."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, x0=rows())
+
+    def interrupt(k: int, _iterations: int, _rows: Any) -> None:
+        if k == STEPS // 2:
+            raise KeyboardInterrupt
+
+    with tempfile.TemporaryDirectory() as folder:
+        saving = Saving(Path(folder))
+        setup.run(interrupt, saving)
+        resumed, whole = setup.run(None, saving), setup.run()
+    if changed := [name for name in whole.state if not torch.equal(whole.state[name], resumed.state[name])]:
+        raise Seen(f"after going on from iteration {STEPS // 2} the run ended with another {', '.join(changed)}")
+
+
+@law(usually="differences of large sums, tests such as x == 0, or numbers that are too small for single precision")
+def precision(case: Case) -> None:
+    """Single precision follows double precision: only rounding differs."""
+    single, double = (
+        case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, dtype=dtype, x0=rows()).run().x
+        for dtype in (torch.float32, torch.float64)
+    )
+    if not close(single.double(), double, 1e-3):
+        raise Seen(f"after {STEPS} iterations x differs by {largest(single.double() - double):.2g}")
+
+
+@law(usually="a full gradient in a step but none in init, so that the refusal comes hours later")
+def streams(case: Case) -> None:
+    """It runs where samples stream and never repeat, or refuses at the start."""
+    problem = PhaseRetrieval(agents=N, dim=4, sparsity=2, evaluation="population").to(torch.float64)
+    setup = case.setup(problem, case.star, regularizer=case.regularizer)
+    algorithm, agents = setup.bound(), Verbs(setup.engine())
+    try:
+        state = algorithm.init(agents, setup.start())
+    except ValueError as error:
+        if not agents.uses_full:
+            raise
+        raise LeftOut("it needs full gradients, which streams do not have") from error
+    try:
+        walk(algorithm, agents, state)
+    except ValueError as error:
+        if not agents.uses_full:
+            raise
+        raise Seen("init took the stream, and a later step refused it") from error
+
+
+@law(
+    usually="nan_to_num, or a test that skips a broken step: the run would go on with wrong numbers instead of "
+    "stopping with the agent and iteration named"
+)
+def divergence(case: Case) -> None:
+    """A gradient that is not a number shows in the state of its agent."""
+
+    def spoil(v: Tensor) -> Tensor:
+        v = v.clone()
+        v[:, 2] = torch.nan
+        return v
+
+    setup = case.setup(quadratic(), case.star, regularizer=case.regularizer)
+    algorithm, engine = setup.bound(), setup.engine()
+    state = walk(algorithm, Verbs(engine, spoil, apart=True), algorithm.init(engine, rows()))
+    if all(bool(tensor[:, 2].isfinite().all()) for tensor in state):
+        raise Seen(f"all gradients of agent 2 were NaN, and after {STEPS} steps its state was finite")

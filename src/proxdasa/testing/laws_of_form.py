@@ -1,0 +1,144 @@
+"""Laws of form: what a method is, and what a step may touch."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Algorithm, Facts
+from proxdasa.regularizers import Zero
+from proxdasa.schedules import check_positive
+from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
+from proxdasa.testing.law import Seen, changed_names, close, largest, law
+
+
+@law(usually="@dataclass(frozen=True, eq=False), facts: ClassVar[Facts] or a State with x first was forgotten")
+def contract(case: Case) -> None:
+    """A method is a frozen dataclass with facts, mapping_gamma, State, init and step; its parameters are fields."""
+    algorithm: Any = case.algorithm
+    if "__dataclass_params__" not in dir(algorithm):
+        raise Seen(f"{algorithm!r} is not a dataclass")
+    if not algorithm.__dataclass_params__.frozen:
+        raise Seen("the dataclass is not frozen, so that a run could change its parameters")
+    if not isinstance(getattr(algorithm, "facts", None), Facts):
+        raise Seen(f"facts is {getattr(algorithm, 'facts', 'missing')!r}, not proxdasa.contracts.Facts(...)")
+    fields = getattr(getattr(algorithm, "State", None), "_fields", ())
+    if fields[:1] != ("x",):
+        raise Seen(f"State is no NamedTuple whose first variable is x; its variables: {', '.join(fields) or 'none'}")
+    if missing := [name for name in ("init", "step") if not callable(getattr(algorithm, name, None))]:
+        raise Seen(f"there is no {' and no '.join(missing)}")
+    check_positive(algorithm.mapping_gamma, "mapping_gamma")
+    json.dumps(case.setup(quadratic(), case.star).config(), allow_nan=False)
+
+
+@law(usually="torch.zeros(...) without dtype (use torch.zeros_like(x)), a mean that drops an axis, a bare tuple")
+def shapes(case: Case) -> None:
+    """What init and step return is a State whose every variable has the shape [trials, agents, d] and the type of x."""
+    for dtype in (torch.float64, torch.float32):
+        setup = case.setup(quadratic(noise=0.1), case.star, trials=2, dtype=dtype, regularizer=case.regularizer)
+        algorithm, engine, x = setup.bound(), setup.engine(), rows(trials=2).to(dtype)
+        state = algorithm.init(engine, x)
+        _check_state(algorithm, state, x, "init")
+        for k in range(STEPS):
+            state = algorithm.step(engine, k, state)
+            _check_state(algorithm, state, x, f"step {k}")
+
+
+def _check_state(algorithm: Algorithm, state: Any, x: Tensor, where: str) -> None:
+    if not isinstance(state, algorithm.State):
+        raise Seen(f"{where} returned a {type(state).__name__}, not the method's State")
+    for name, value in state._asdict().items():
+        if not isinstance(value, Tensor):
+            raise Seen(f"{where} gave {name} as a {type(value).__name__}")
+        if value.shape != x.shape or value.dtype != x.dtype:
+            shape, dtype = list(value.shape), value.dtype
+            raise Seen(f"{where} gave {name} as {dtype} {shape}, where x⁰ is {x.dtype} {list(x.shape)}")
+
+
+@law(usually="step sizes for another problem (give an instance with suitable ones), or a sign")
+def stable(case: Case) -> None:
+    """The given step sizes suit curvatures from 1 to 2: x does not run away."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
+    algorithm, engine, x = setup.bound(), setup.engine(), rows()
+    end = walk(algorithm, engine, algorithm.init(engine, x.clone())).x
+    if not largest(end) <= 100 * largest(x):
+        raise Seen(f"with {algorithm} x grew from {largest(x):.2g} to {largest(end):.2g} in {STEPS} steps")
+
+
+@law(
+    usually="arithmetic in place (x += ..., x.mul_(...)) on the state, or on what prox returned, which for Ψ = 0 is "
+    "its own argument; divergence is located by replaying steps from an earlier state"
+)
+def inputs(case: Case) -> None:
+    """Steps, and init, do not write into the tensors they are given."""
+    for regularizer in (Zero(), case.regularizer):
+        setup = case.setup(quadratic(noise=0.1), case.star, regularizer=regularizer)
+        algorithm, engine, x = setup.bound(), setup.engine(), rows()
+        before = x.clone()
+        state = algorithm.init(engine, x)
+        if not torch.equal(x, before):
+            raise Seen("init changed the x it was given")
+        for k in range(STEPS):
+            given, copies = state, [tensor.clone() for tensor in state]
+            state = algorithm.step(engine, k, given)
+            if changed := changed_names(given, copies):
+                raise Seen(f"step {k} changed {changed} of the state it was given")
+
+
+@law(
+    usually="random numbers of its own (samples come from agents.grad(x, k), which names them), or memory outside of "
+    "the state, such as a counter or a list in an attribute"
+)
+def replay(case: Case) -> None:
+    """A step depends on k, the state and the agents' answers alone: made again, it has the same bits."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
+    algorithm, engine, half = setup.bound(), setup.engine(), STEPS // 2
+    middle = walk(algorithm, engine, algorithm.init(engine, rows()), stop=half)
+    end = walk(algorithm, engine, middle, half)
+    again = setup.bound()
+    whole = walk(again, setup.engine(), again.init(setup.engine(), rows()))
+    for what, other in (
+        ("a second run from the start", whole),
+        (f"going on from the state after {half} steps once more", walk(algorithm, engine, middle, half)),
+        (f"going on from the state after {half} steps with a fresh copy of the method",
+         walk(setup.bound(), setup.engine(), middle, half)),
+    ):  # fmt: skip
+        if changed := changed_names(end, other):
+            raise Seen(f"{what} gave another {changed}")
+
+
+@law(
+    usually="agents.n, agents.mean or other things that some engine happens to have; what needs the whole network "
+    "cannot be had by an agent"
+)
+def verbs(case: Case) -> None:
+    """An algorithm uses the verbs of proxdasa.contracts.Agents and knows nothing else of its agents."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
+    algorithm, agents = setup.bound(), Verbs(setup.engine())
+    try:
+        walk(algorithm, agents, algorithm.init(agents, rows()))
+    except AttributeError:
+        if not agents.missing:
+            raise
+    if agents.missing:
+        raise Seen(f"it asked for agents.{agents.missing[0]}")
+
+
+@law(usually="a mean, norm or product over the agents' axis (x.mean(1), x.norm()); reduce over the last axis only")
+def alone(case: Case) -> None:
+    """Only mix and neighbour_sum cross rows: without them, what an agent has does not reach another."""
+    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
+    algorithm, agents = setup.bound(), Verbs(setup.engine(), apart=True)
+    state = random_state(algorithm, agents)
+    base = walk(algorithm, agents, state, 1, 5)
+    for agent in range(N):
+        nudge = torch.zeros_like(state.x)
+        nudge[:, agent] = 1.0
+        nudged = walk(algorithm, agents, type(state)(*(tensor + nudge for tensor in state)), 1, 5)
+        others = [i for i in range(N) if i != agent]
+        for name, a, b in zip(base._fields, base, nudged, strict=True):
+            if reached := [str(i) for i in others if not close(a[:, i], b[:, i])]:
+                raise Seen(f"{name} of agents {', '.join(reached)} changed with the rows of agent {agent}")
