@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
+# One file or more for each library: what it draws, prints, stores and solves.
+OLDEST_TESTS := test_checkpoints.py test_cli.py test_data.py test_figures.py test_mixing.py test_network_files.py \
+	test_networks.py test_records.py test_regularizers.py test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check docs bench chaos slow clean
+.PHONY: demo test check docs bench chaos slow dist oldest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
@@ -32,6 +36,15 @@ bench: $(VENV)/.installed
 chaos: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.chaos
 
+# The wheel and the sdist, in dist/.
+dist: $(VENV)/.installed-dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+# A part of the suite with the oldest libraries that pyproject.toml promises; some minutes.
+oldest: $(OLDEST)/.installed
+	$(OLDEST)/bin/python -m pytest -m "not slow" --numprocesses 2 $(addprefix tests/,$(OLDEST_TESTS))
+
 $(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
@@ -50,5 +63,17 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	$(PIP) --editable ".[docs]"
 	touch $@
 
+$(VENV)/.installed-dist: $(VENV)/.created pyproject.toml constraints.txt
+	$(PIP) build setuptools
+	touch $@
+
+$(OLDEST)/.installed: pyproject.toml constraints.txt tests/oldest.py
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
+	@echo "installing into $(OLDEST) ..."
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(OLDEST)/constraints.txt \
+		--editable ".[data,mpi,tensorboard,weights]" hypothesis mpich pyproximal pytest pytest-xdist setuptools
+	touch $@
+
 clean:
-	rm -rf $(VENV) results site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) results site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

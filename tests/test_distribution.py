@@ -1,0 +1,129 @@
+"""Wheel and sdist: what is in them, what they say of themselves, and that the wheel works where nothing of ours was."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+import proxdasa
+from tests.oldest import constraints, floors
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NAME = f"proxdasa-{PROJECT['version']}"
+LIMIT = 120
+
+
+def run(*words, cwd, env=None):
+    """What a command prints; it must succeed."""
+    ended = subprocess.run(
+        list(map(str, words)), cwd=cwd, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the checkout without what git ignores, so that building changes nothing in the checkout itself."""
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()]
+    folder = tmp_path_factory.mktemp("distribution") / "checkout"
+    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".ci", "PKG-INFO", "setup.cfg", *ignored))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(checkout):
+    """Wheel and sdist as `make dist` builds them, in a checkout that has been worked in."""
+    pytest.importorskip("build", reason="build is not installed: pip install .[test]")
+    used = checkout.with_name("used")
+    shutil.copytree(checkout, used)
+    for left in ("build/lib/proxdasa/removed.py", "tests/__pycache__/left.pyc", "src/proxdasa/__pycache__/left.pyc"):
+        (used / left).parent.mkdir(parents=True)
+        (used / left).touch()
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=used)
+    assert files(used / "dist") == {f"{NAME}-py3-none-any.whl", f"{NAME}.tar.gz"}
+    return used / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    with zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl") as wheel:
+        yield wheel
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    return message_from_string(wheel.read(f"{NAME}.dist-info/METADATA").decode())
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel, checkout):
+    about = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt"}
+    assert set(wheel.namelist()) == files(checkout / "src") | {f"{NAME}.dist-info/{name}" for name in about}
+
+
+def test_the_sdist_holds_the_whole_checkout(built, checkout):
+    with tarfile.open(built / f"{NAME}.tar.gz") as sdist:
+        found = {name.removeprefix(f"{NAME}/") for name in (member.name for member in sdist if member.isfile())}
+    generated = {name for name in found if re.match("PKG-INFO$|setup.cfg$|src/proxdasa.egg-info/", name)}
+    assert found - generated == files(checkout), "MANIFEST.in says what goes into the sdist"
+
+
+def test_the_installed_wheel_runs_the_quickstart(built, tmp_path):
+    home = tmp_path / "environment"
+    venv.create(home, symlinks=True)  # without pip
+    paths = {"base": str(home), "platbase": str(home)}
+    site, scripts = (Path(sysconfig.get_path(kind, "venv", paths)) for kind in ("purelib", "scripts"))
+    # The dependencies are those of this environment. A folder that a .pth file adds has its own .pth files ignored,
+    # so an editable installation of ours stays behind.
+    (site / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    env["OMP_NUM_THREADS"] = "1"
+    pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", scripts / "python")
+    run(*pip, "install", "--no-deps", "--no-index", built / f"{NAME}-py3-none-any.whl", cwd=tmp_path, env=env)
+
+    where = "import importlib.util; print(importlib.util.find_spec('proxdasa').origin)"
+    assert Path(run(scripts / "python", "-c", where, cwd=tmp_path, env=env).strip()) == site / "proxdasa/__init__.py"
+
+    command = scripts / "proxdasa"
+    run(command, "run", ROOT / "examples/quickstart.toml", "--output", "results", cwd=tmp_path, env=env)
+    run(command, "report", "results", "--html", cwd=tmp_path, env=env)
+    result = proxdasa.load(tmp_path / "results")
+    assert result.records[-1]["k"] == 2_500
+    assert list((tmp_path / "results").glob("*.html"))
+
+
+def test_the_metadata_say_what_the_project_says(metadata):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == readme
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert f"version: {metadata['Version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    python = metadata["Requires-Python"].removeprefix(">=")
+    assert f"Programming Language :: Python :: {python}" in metadata.get_all("Classifier")
+    assert f"need Python {python} or newer" in readme
+    assert f"(PyTorch {floors()['torch']} or newer" in readme
+
+
+def test_the_oldest_environment_has_every_library_at_its_floor():
+    """A library without a floor would promise versions that nobody has tried."""
+    required = {re.match(r"[\w-]+", line).group() for line in PROJECT["dependencies"]}
+    assert required <= floors().keys()
+    lines = constraints()
+    names = [line.partition("==")[0] for line in lines if not line.startswith("#")]
+    assert len(set(names)) == len(names), "one version of each"
+    assert {f"{name}=={version}" for name, version in floors().items()} <= set(lines)
