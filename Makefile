@@ -8,13 +8,18 @@ OLDEST_TESTS := test_checkpoints.py test_cli.py test_data.py test_figures.py tes
 	test_networks.py test_records.py test_regularizers.py test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test check docs bench chaos slow dist oldest clean
+.PHONY: demo test quick check docs bench chaos slow dist oldest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
+# Three processes keep two cores busy while some tests wait for others; those come first (tests/conftest.py).
 test: check
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 2
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist worksteal
+
+# The inner loop, about half a minute on two idle cores: no processes, figures, pages or training.
+quick: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "not slow" --quick --numprocesses 2 --dist worksteal --quiet
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

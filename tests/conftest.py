@@ -2,6 +2,7 @@
 
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,11 +16,38 @@ settings.load_profile("proxdasa")
 # The suite runs beside other processes; small tensors gain nothing from more threads.
 torch.set_num_threads(1)
 
+LONG = (
+    "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",
+    "doctor", "docs", "site", "browser", "compiled", "convergence", "experiments", "comparison", "tuning", "testing",
+    "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",
+    "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised",
+)  # fmt: skip
+"""The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
+PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
+
 QUIET = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--no-first-run",
 )  # fmt: skip
 LAPTOP, PHONE = (1280, 800), (375, 812)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--quick", action="store_true", help="leave out modules that start processes, draw or train")
+
+
+def pytest_configure(config):
+    gone = [path.name for path in PLACES if not path.exists()]
+    assert not gone, f"LONG in {__file__} lists {', '.join(gone)}; there is no such file"
+
+
+def pytest_ignore_collect(collection_path, config):
+    return (config.option.quick and collection_path in PLACES) or None
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests first, so that no process is left with one of them when the others are done."""
+    items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
 
 
 @pytest.fixture

@@ -31,8 +31,9 @@ BIN = Path(sys.executable).parent
 LIMIT = 120.0
 """Seconds that anything may take before a test fails; on an idle machine all takes a few."""
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the tests of processes watch them in /proc")
+# What the forked processes use is imported once, before they are forked: also this module, which brings pytest.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["proxdasa.cli"])
+FORKS.set_forkserver_preload(["proxdasa.cli", "sklearn.datasets", "torch._dynamo", "tests.setups", "tests.processes"])
 TOKEN = "PROXDASA_TEST"
 TROUBLE = "PROXDASA_TEST_TROUBLE"
 """The file of Python that a process runs before anything else (`trouble`)."""
@@ -249,6 +250,27 @@ def commands(folder):
             command.wait()
 
 
+def fork_together(folder, size, target, *args):
+    """The exit codes of so many forked processes, and what they wrote; each of them calls the function.
+
+    They find each other as if the launcher had started them.
+    """
+    shared = {"WORLD_SIZE": str(size), "PROXDASA_RENDEZVOUS": str(folder / "rendezvous"), "PROXDASA_START": "1"}
+    output = folder / "output"
+    environments = [{**_environment(), **shared, "RANK": str(rank)} for rank in range(size)]
+    parts = [FORKS.Process(target=_become_part, args=(env, output, target, args)) for env in environments]
+    try:
+        for part in parts:
+            part.start()
+        for part in parts:
+            part.join(LIMIT)
+        return [part.exitcode for part in parts], output.read_text()
+    finally:
+        for part in parts:
+            part.kill()
+            part.join()
+
+
 def program(name):
     """The path of a program of this environment or the system; the test is skipped where there is none."""
     path = BIN / name if (BIN / name).exists() else shutil.which(name)
@@ -308,12 +330,25 @@ def _rank(pid):
     return next(map(int, numbers), None)
 
 
-def _become_command(words, env, output):
-    """What a forked process does."""
-    os.setsid()
+def _become_part(env, output, target, args):
+    """What each of several forked processes does."""
+    _write_to(output)
+    torch.set_num_threads(1)
+    os.environ.clear()
+    os.environ.update(env)
+    target(*args)
+
+
+def _write_to(output):
     with output.open("ab") as file:
         for handle in (1, 2):
             os.dup2(file.fileno(), handle)
+
+
+def _become_command(words, env, output):
+    """What a forked process does."""
+    os.setsid()
+    _write_to(output)
     launcher.subprocess = _Forking
     os._exit(_run(words, env))
 

@@ -1,6 +1,6 @@
 """Small runs of five methods on real data, and processes that are threads: what the tests of engines share.
 
-Run as a program, by torchrun or mpiexec, it makes the runs with the processes it was started with, and the first prints
+Run as a program, by torchrun or mpiexec, it makes the runs with the processes it was started with, and the first writes
 the hash of each method's final x.
 """
 
@@ -19,7 +19,7 @@ from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
 from proxdasa.runs.setup import Setup
 
-__all__ = ["METHODS", "N", "digest", "in_threads", "setup"]
+__all__ = ["METHODS", "N", "digest", "in_threads", "main", "setup"]
 
 N = 8
 
@@ -65,14 +65,15 @@ for entry in vars(View).values():
         entry.lock = contextlib.nullcontext()  # Python 3.11 lets one thread in at a time, and here each waits for all
 
 
-def main() -> None:
+def main(path: Path) -> None:
+    """Make the runs with the processes that this one was started with; the first writes the hashes."""
     transport = engines.connect(timeout=20)
     lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
     if transport is None or transport.rank == 0:
-        Path(sys.argv[1]).write_text("".join(lines), encoding="utf-8")
+        path.write_text("".join(lines), encoding="utf-8")
     if transport:
         transport.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]))

@@ -69,7 +69,7 @@ def test_baselines_that_correct_for_heterogeneity_reach_the_solution(method, wei
     problem = heterogeneous(n=7)
     result = proxdasa.run(
         method, problem, networks.ring(7), regularizer=regularizers.L1(weight) if weight else regularizers.Zero(),
-        iterations=3_000, observe_every=3_000,
+        iterations=1_500, observe_every=1_500,
     )  # fmt: skip
     assert float(np.abs(result.x[0].numpy() - solution(problem, weight)).max()) < 1e-8
     assert result.records[-1]["stationarity"] < 1e-15

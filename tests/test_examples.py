@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import proxdasa
-from proxdasa.engines.launch.launcher import launch
+from tests.processes import LINUX, fork_together
 
 ROOT = Path(__file__).parents[1]
 PROXDASA = Path(sys.executable).with_name("proxdasa")
@@ -38,12 +38,19 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     assert (saved.x - script["result"].x).abs().max() < 1e-4
 
 
-def test_the_network_is_trained_alone_and_among_others(monkeypatch, capfd):
+def train():
     script = str(ROOT / "examples" / "train_cnn.py")
-    monkeypatch.setattr(sys, "argv", [script, "--epochs", "2"])
+    sys.argv = [script, "--epochs", "2"]
     runpy.run_path(script)
-    assert launch([sys.executable, script, "--epochs", "2"], processes=2) == 0
-    shown = capfd.readouterr().out
+
+
+@LINUX
+def test_the_network_is_trained_alone_and_among_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [])
+    train()
+    codes, output = fork_together(tmp_path, 2, train)
+    assert codes == [0, 0], output
+    shown = capsys.readouterr().out + output
     figures = re.findall(r"^accuracy (\S+), density of the weights (\S+)$", shown, flags=re.MULTILINE)
     assert len(figures) == 2, "one process of a training speaks"
     assert all(float(accuracy) > 0.3 and 0.2 < float(density) < 1 for accuracy, density in figures)

@@ -17,7 +17,7 @@ from proxdasa import networks, problems
 from proxdasa.cli import app
 from proxdasa.disk import StorageError
 from proxdasa.runs import records
-from tests.processes import LIMIT, check_same, write_config
+from tests.processes import LIMIT, LINUX, check_same, commands, trouble, write_config
 
 RESULT = proxdasa.run(
     proxdasa.ProxDASA(0.01),
@@ -166,24 +166,14 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
     check_same(tmp_path / "kept" / "after", tmp_path / "whole")
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-from proxdasa.cli import main
-sys.argv = ["proxdasa", *sys.argv[1:]]
-main()
-"""
-
-
+@LINUX
 def test_a_bound_on_the_size_of_files_leaves_the_records_too(tmp_path):
-    pytest.importorskip("resource", reason="there are no bounds on files here")
     file = write_config(tmp_path / "run.toml", iterations=20, observe_every=10, dim=2_000)
-    words = ["run", str(file), "-o", str(tmp_path / "results"), "--checkpoint-every", "10"]
-    made = subprocess.run(
-        [sys.executable, "-c", LIMITED, *words], capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert made.returncode == 5, made.stderr
-    assert made.stderr.count("earlier checkpoints are as they were; the run goes on") == 2
-    assert "there is no checkpoint to go on from" in made.stderr
-    assert "Traceback" not in made.stderr
+    env = trouble(tmp_path / "bound", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))")
+    with commands(tmp_path) as start:
+        words = ("run", file, "-o", tmp_path / "results", "--checkpoint-every", 10)
+        said = start("proxdasa", *words, env=env).ended(5)
+    assert said.count("earlier checkpoints are as they were; the run goes on") == 2
+    assert "there is no checkpoint to go on from" in said
+    assert "Traceback" not in said
     assert {row["k"] for row in records.read_rows(tmp_path / "results")} == {0, 10, 20}

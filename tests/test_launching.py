@@ -13,7 +13,18 @@ from proxdasa.engines.launch.signals import ASKING
 from proxdasa.engines.messages.gloo import _count_starts
 from proxdasa.exit_codes import Code
 from proxdasa.runs.records import claimed
-from tests.processes import LIMIT, LINUX, LOOPBACK, check_same, commands, listeners, newest, trouble, write_config
+from tests.processes import (
+    LIMIT,
+    LINUX,
+    LOOPBACK,
+    check_same,
+    commands,
+    listeners,
+    newest,
+    trouble,
+    until,
+    write_config,
+)
 
 pytestmark = LINUX
 ALONE = {"RANK": "0", "WORLD_SIZE": "2", "PROXDASA_START": "1"}
@@ -243,7 +254,9 @@ def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the
 # as a user has it
 
 
-def test_a_run_listens_on_this_machine_alone_and_survives_a_kill(start, file, tmp_path):
+def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_killed(start, tmp_path):
+    """After one of its processes was, which is replaced."""
+    file = write_config(tmp_path / "run.toml", iterations=200)
     results, options = tmp_path / "results", ("--exact", "--checkpoint-every", 1)
     start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
     words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2, "--max-restarts", 1)
@@ -255,7 +268,14 @@ def test_a_run_listens_on_this_machine_alone_and_survives_a_kill(start, file, tm
     assert all(heard[pid] and heard[pid] <= LOOPBACK for pid in workers), heard
     assert heard[command.pid] == set(), heard
     os.kill(workers[1], signal.SIGKILL)
-    assert "starting again" in command.ended()
+    until(lambda: not set(command.workers()) & set(workers))
+    k = newest(results)
+    command.until(lambda: newest(results) > k)
+    os.kill(command.pid, signal.SIGKILL)
+    text = command.ended(-signal.SIGKILL)
+    assert "starting again" in text
+    assert "interrupted after" in text
+    start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")
 
 

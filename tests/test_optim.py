@@ -2,10 +2,8 @@
 
 import copy
 import os
-import sys
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,11 +14,11 @@ from proxdasa import networks, optim, schedules
 from proxdasa.contracts import NonFiniteError, PeerError
 from proxdasa.data import Dataset
 from proxdasa.engines import Alone, connect
-from proxdasa.engines.launch.launcher import launch
 from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import Supervised
 from proxdasa.regularizers import L1, Blocks, SquaredL2, Zero
 from proxdasa.samples import Samples
+from tests.processes import LINUX, fork_together
 
 AGENTS, STEPS, SEED = 3, 12, 5
 METHODS = ("ProxDASA", "ProxDASAGT")
@@ -137,9 +135,10 @@ def agent(folder, by):
 GPUS = pytest.mark.skipif(torch.cuda.device_count() < AGENTS, reason=f"{AGENTS} GPUs are needed")
 
 
+@LINUX
 @pytest.mark.parametrize("by", ["gloo", "gloo as if it were nccl", pytest.param("nccl", marks=GPUS)])
 def test_processes_do_what_run_does_and_resume(tmp_path, by):
-    assert launch([sys.executable, __file__, str(tmp_path), by], AGENTS) == 0
+    assert fork_together(tmp_path, AGENTS, agent, tmp_path, by) == ([0] * AGENTS, "")
     for method in METHODS:
         agents = [torch.load(tmp_path / f"{method}-{i}", map_location="cpu") for i in range(AGENTS)]
         expected = reference(method)
@@ -511,10 +510,12 @@ def test_unequal_numbers_of_steps_are_told_at_once_to_everybody():
     assert {str(error) for error in errors} == {UNEQUAL}
 
 
+@LINUX
 def test_processes_with_unequal_numbers_of_steps_end_at_once(tmp_path):
     """They would wait for longer than a test may take."""
-    assert launch([sys.executable, __file__, str(tmp_path), "uneven"], AGENTS) != 0
-    assert {path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {UNEQUAL}
+    codes, _ = fork_together(tmp_path, AGENTS, agent, tmp_path, "uneven")
+    assert codes == [1] * AGENTS
+    assert {(tmp_path / str(rank)).read_text(encoding="utf-8") for rank in range(AGENTS)} == {UNEQUAL}
 
 
 def test_agents_find_a_number_of_steps_for_all():
@@ -553,7 +554,3 @@ def test_a_number_and_its_schedule_are_the_same_alpha():
         return variables(*train("ProxDASA", transport, alpha=alpha))
 
     assert_equal(together(act), reference("ProxDASA"))
-
-
-if __name__ == "__main__":
-    agent(Path(sys.argv[1]), sys.argv[2])

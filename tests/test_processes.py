@@ -21,9 +21,9 @@ from proxdasa.engines.messages.halo import Halo
 from proxdasa.engines.products import ExactProduct, SparseProduct, product
 from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.loop import Saving
-from tests.setups import METHODS, N, digest, in_threads, setup
+from tests.processes import BIN, LINUX, fork_together
+from tests.setups import METHODS, N, digest, in_threads, main, setup
 
-BIN = Path(sys.executable).parent
 ALONE = {}
 """The hashes of runs in one process, made when they are first needed."""
 
@@ -46,27 +46,37 @@ def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
     assert not torch.equal(results[0].x[:, 0], results[0].x[:, 1]), "agents differ, so rows could be mixed up"
 
 
+@LINUX
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-def test_the_same_bits_under_torchrun(size, tmp_path):
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"]
-    check_program([sys.executable, *launch], tmp_path)
+def test_the_same_bits_over_gloo(size, tmp_path):
+    """Forked processes, which have torch already; what torchrun adds is tested below, in one size."""
+    assert fork_together(tmp_path, size, main, tmp_path / "hashes")[0] == [0] * size
+    check_hashes(tmp_path / "hashes")
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_the_same_bits_under_mpiexec(size, tmp_path):
+def test_the_same_bits_under_torchrun(tmp_path):
+    check_program([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], tmp_path)
+
+
+def test_the_same_bits_under_mpiexec(tmp_path):
     pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
-    check_program([BIN / "mpiexec", "-n", str(size), sys.executable], tmp_path)
+    check_program([BIN / "mpiexec", "-n", "3", sys.executable], tmp_path)
 
 
 def check_program(launch, folder):
-    said = folder / "hashes"
-    program = Path(__file__).parent / "setups.py"
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(program.parents[1])}
+    path = Path(__file__).parent / "setups.py"
+    pythonpath = os.pathsep.join([str(path.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": pythonpath}
     done = subprocess.run(
-        [*launch, program, said], env=environment, capture_output=True, text=True, timeout=180, check=False
-    )
+        [*launch, path, folder / "hashes"],
+        env=environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert said.read_text() == "".join(f"{name} {alone(name, x0=None)}\n" for name in METHODS)
+    check_hashes(folder / "hashes")
+
+
+def check_hashes(path):
+    assert path.read_text() == "".join(f"{name} {alone(name, x0=None)}\n" for name in METHODS)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import bz2
 import dataclasses
 import json
+import os
 import re
 import sys
 
@@ -15,13 +16,12 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import data, networks, regularizers
-from proxdasa.cli import app
+from proxdasa.cli import app, main
 from proxdasa.configs import read
-from proxdasa.descriptions import describe
-from proxdasa.engines.launch.launcher import launch
 from proxdasa.problems import Supervised, squared_error
+from proxdasa.runs.records import describe
 from proxdasa.runs.setup import Setup
-from tests.processes import commands
+from tests.processes import LINUX, commands, fork_together
 from tests.setups import digest, in_threads
 
 SIZES, FEATURES, LABELS = (5, 9, 4, 7), 6, (-1, 2, 5)
@@ -169,6 +169,13 @@ def test_nothing_is_read_before_it_is_needed_and_then_only_its_own(sites):
         _ = made.problem.parts
 
 
+def run_at_site(sites):
+    os.chdir(sites / f"site-{os.environ['RANK']}")
+    sys.argv = ["proxdasa", "run", "../run.toml", "--output", "../results"]
+    main()
+
+
+@LINUX
 def test_sites_that_have_their_own_files_only(sites, drawn, monkeypatch):
     """Two processes in two folders, each with the files of its own agents, under the same names in the same file."""
     (sites / "run.toml").write_text(CONFIG)
@@ -180,8 +187,8 @@ def test_sites_that_have_their_own_files_only(sites, drawn, monkeypatch):
             (folder / f"{name}.svm").write_bytes((sites / f"{name}.svm").read_bytes())
     for path in sites.glob("*.svm"):
         path.unlink()
-    run = f'cd site-$RANK && exec "{sys.executable}" -m proxdasa run ../run.toml --output ../results'
-    assert launch(["sh", "-c", run], 2) == 0
+    codes, said = fork_together(sites, 2, run_at_site, sites)
+    assert codes == [0, 0], said
     assert digest(proxdasa.load(sites / "results").x) == digest(expected.x)
 
 
