@@ -18,8 +18,8 @@ import proxdasa
 from proxdasa import data, networks, regularizers
 from proxdasa.cli import app, main
 from proxdasa.configs import read
+from proxdasa.descriptions import describe
 from proxdasa.problems import Supervised, squared_error
-from proxdasa.runs.records import describe
 from proxdasa.runs.setup import Setup
 from tests.processes import LINUX, commands, fork_together
 from tests.setups import digest, in_threads
