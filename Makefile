@@ -17,7 +17,7 @@ demo: $(VENV)/.installed
 test: check
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist worksteal
 
-# The inner loop, about half a minute on two idle cores: no processes, figures, pages or training.
+# The inner loop, about 40 seconds on two idle cores: no processes, figures, pages or training.
 quick: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" --quick --numprocesses 2 --dist worksteal --quiet
 
