@@ -258,7 +258,7 @@ class Case(NamedTuple):
         """Eight steps of a run that goes on."""
         run = self.setup()
         engine, algorithm = run.engine(), run.bound()
-        step = engine.compiled(algorithm.step) if compiled else algorithm.step
+        step = engine.compile(algorithm.step) if compiled else algorithm.step
         kept = {"k": 0, "state": algorithm.init(engine, run.start())}
 
         def steps() -> None:

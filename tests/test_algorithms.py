@@ -10,7 +10,7 @@ import torch
 import proxdasa
 from proxdasa import algorithms, networks, problems, regularizers, schedules
 from proxdasa.contracts import Algorithm
-from proxdasa.engines import Simulator
+from proxdasa.engines import Simulator, Task
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.setup import Setup
 from proxdasa.samples import Samples
@@ -182,7 +182,7 @@ def bound(algorithm: Algorithm, n: int = 5) -> Algorithm:
 
 def agents_of(problem, network, trials=1, mixing=None, regularizer=None) -> Simulator:
     return Simulator(
-        problem, network, regularizer or regularizers.L1(0.2), mixing or proxdasa.Gossip(2), trials=trials, seed=0
+        Task(problem, network, regularizer or regularizers.L1(0.2), mixing or proxdasa.Gossip(2), trials=trials, seed=0)
     )
 
 

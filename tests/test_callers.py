@@ -11,7 +11,7 @@ import proxdasa
 from proxdasa import networks, problems
 from proxdasa.networks import spectrum
 from proxdasa.runs.checkpoints import Checkpoints, CheckpointWarning
-from proxdasa.runs.loop import ProgressWarning
+from proxdasa.runs.progress import ProgressWarning
 
 PACKAGE = Path(proxdasa.__file__).parent
 QUADRATIC = problems.Quadratic(torch.eye(2).expand(2, 2, 2), torch.ones(2, 2))

@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(folder, kind, name):
     said = r"000002000 is the checkpoint of iteration 1000" if (name, kind) == (FILES[0], "another checkpoint's") else (
         rf"000002000/{name} (is|has|cannot)"
     )  # fmt: skip
-    with pytest.warns(CheckpointWarning, match=rf"checkpoints/{said} .*; the run goes on from 000001000$") as told:
+    with pytest.warns(CheckpointWarning, match=rf"checkpoints/{said} .*; the run continues from 000001000$") as told:
         read = Checkpoints(folder, OURS).latest()
     assert len(told) == 1
     assert told[0].filename == __file__

@@ -58,7 +58,7 @@ def test_damage_behind_the_rows_of_a_checkpoint_does_not_concern_it(tmp_path):
     for end in (b"", b"garbage" * 100, bytes(100)):
         data = (places[1] / "rows.jsonl").read_bytes()
         harm(places[1] / "rows.jsonl", data[: first + 5] + end)
-        with pytest.warns(CheckpointWarning, match=r"000002000/rows.jsonl .*; the run goes on from 000001000"):
+        with pytest.warns(CheckpointWarning, match=r"000002000/rows.jsonl .*; the run continues from 000001000"):
             assert same(Checkpoints(tmp_path, OURS).latest(), grown(1000))
 
 
@@ -80,7 +80,7 @@ def test_a_resumed_run_leaves_the_rows_of_the_one_before_alone(tmp_path):
     harm(tmp_path / "000002000" / "state.safetensors")
     rows = (tmp_path / "000002000" / "rows.jsonl").read_bytes()
     resumed = Checkpoints(tmp_path, OURS)
-    with pytest.warns(CheckpointWarning, match="goes on from 000001000"):
+    with pytest.warns(CheckpointWarning, match="continues from 000001000"):
         read = resumed.latest()
     resumed.write(checkpoint(1500, rows=[*read.rows, {"trial": 0, "k": 1500, "loss": 7.0}]))
     assert (tmp_path / "000002000" / "rows.jsonl").read_bytes() == rows

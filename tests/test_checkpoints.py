@@ -160,7 +160,7 @@ def test_only_checkpoints_of_other_settings_are_an_error(folder):
 def test_own_checkpoints_are_found_among_others(folder):
     theirs = Checkpoints(folder, ANOTHER)
     theirs.write(checkpoint(1500))
-    with pytest.warns(CheckpointWarning, match=r"000002000 belongs to a run with other settings; the run goes on"):
+    with pytest.warns(CheckpointWarning, match=r"000002000 belongs to a run with other settings; the run continues"):
         assert same(theirs.latest(), checkpoint(1500))
 
 

@@ -220,7 +220,7 @@ def test_earlier_results_are_kept_unless_told(write, results):
 def test_a_folder_that_another_run_is_writing_to_is_refused(command, write, tmp_path, monkeypatch):
     monkeypatch.setattr(Setup, "loop", lambda *_: pytest.fail("it has begun"))
     file = [] if command[0] == "reproduce" else [write()]
-    with records.claimed(tmp_path / "results"):
+    with records.claim(tmp_path / "results"):
         result = call(*command, *file, "-o", tmp_path / "results", "--overwrite")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].startswith(f"error: another run is writing to {tmp_path / 'results'}; ")

@@ -10,6 +10,7 @@ import torch
 import proxdasa
 from proxdasa import networks, regularizers, schedules
 from proxdasa.data import from_tensors
+from proxdasa.engines.compiled import AUTOGRAD
 from proxdasa.problems import Supervised, models
 from proxdasa.runs.setup import Setup
 
@@ -54,3 +55,10 @@ def test_compiled_steps_are_the_steps(name):
         for cost in ("samples", "gradients", "full_gradients", "rounds", "vectors", "epochs"):
             assert ours[cost] == theirs[cost]
     assert compiled.config["compile"] is True
+
+
+def test_torch_still_has_the_private_setting_that_fuses_gradients():
+    """If this fails, look up in torch what replaced it: compiled steps are still right without it, but slower."""
+    from torch._dynamo import config  # noqa: PLC0415 - takes seconds to import
+
+    assert hasattr(config, AUTOGRAD)

@@ -152,18 +152,18 @@ def hang_up():
 @pytest.mark.parametrize("number", signals.ASKING)
 def test_every_signal_that_asks_to_stop_is_handled_alike(number):
     before, told = [signal.getsignal(each) for each in signals.ASKING], []
-    with signals.handled(told.append):
+    with signals.handle(told.append):
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
     assert told == [number, number]
     with pytest.raises(KeyboardInterrupt), signals.interrupting():
         os.kill(os.getpid(), number)
-    with signals.interrupting(), signals.handled(told.append, once=True):
+    with signals.interrupting(), signals.handle(told.append, once=True):
         os.kill(os.getpid(), number)
         assert told == [number] * 3
         with pytest.raises(KeyboardInterrupt):  # as outside
             os.kill(os.getpid(), number)
-    with signals.unheard():
+    with signals.ignored():
         os.kill(os.getpid(), number)
     assert [signal.getsignal(each) for each in signals.ASKING] == before
 
@@ -172,7 +172,7 @@ def test_what_is_ignored_stays_so():
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals.handled(lambda _: pytest.fail("it was not ignored")):
+        with signals.handle(lambda _: pytest.fail("it was not ignored")):
             os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
@@ -180,6 +180,6 @@ def test_what_is_ignored_stays_so():
 
 
 def test_a_thread_that_waits_outside_of_python_hands_on_its_result_or_its_error():
-    assert signals.heard(lambda: 3) == 3
+    assert signals.call_in_thread(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        signals.heard(lambda: 1 / 0)
+        signals.call_in_thread(lambda: 1 / 0)

@@ -383,7 +383,7 @@ def test_a_damaged_checkpoint_is_passed_over(harm, start, interrupted, undisturb
     HARM[harm](damaged / "state.safetensors")
     found = (damaged / "state.safetensors").read_bytes()
     text = start("proxdasa", "resume", results, *(("--processes", 2) if harm == "flipped" else ())).ended()
-    assert re.match(rf"warning: {damaged}/state.safetensors .*; the run goes on from \d+\n", text)
+    assert re.match(rf"warning: {damaged}/state.safetensors .*; the run continues from \d+\n", text)
     check_same(results, undisturbed / "results")
     assert (damaged.with_name(f"{damaged.name}.damaged") / "state.safetensors").read_bytes() == found
     assert not (tmp_path / "executed").exists()
@@ -394,8 +394,8 @@ def test_a_checkpoint_of_another_run_is_passed_over(start, interrupted, undistur
     foreign = results / "checkpoints" / f"{ITERATIONS - 1:09d}"
     shutil.copytree(interrupted / "other" / "checkpoints" / f"{newest(interrupted / 'other'):09d}", foreign)
     text = start("proxdasa", "resume", results).ended()
-    assert re.match(rf"warning: {foreign} belongs to a run with other settings; the run goes on from \d+\n", text)
-    assert "another folder; the run goes on" in text, "where it wants to leave its own"
+    assert re.match(rf"warning: {foreign} belongs to a run with other settings; the run continues from \d+\n", text)
+    assert "another folder; the run continues" in text, "where it wants to leave its own"
     check_same(results, undisturbed / "results")
     assert foreign.exists()
 

@@ -208,7 +208,7 @@ def test_runs_of_other_values_are_other_runs(tmp_path):
     assert settled(module) == settled(copy.deepcopy(module))
     assert settled(first_frozen) == settled(first_frozen)
     assert len({settled(made) for made in (module, other, start, first_frozen, namesake())}) == 5
-    whole = proxdasa.runs.setup.saving(tmp_path, 10)
+    whole = proxdasa.runs.loop.Saving(tmp_path, 10)
     train(problem(module)).run(saving=whole)
     with pytest.raises(ValueError, match="belongs to a run with other settings"):
         train(problem(other)).run(saving=whole)

@@ -173,7 +173,7 @@ def test_a_bound_on_the_size_of_files_leaves_the_records_too(tmp_path):
     with commands(tmp_path) as start:
         words = ("run", file, "-o", tmp_path / "results", "--checkpoint-every", 10)
         said = start("proxdasa", *words, env=env).ended(5)
-    assert said.count("earlier checkpoints are as they were; the run goes on") == 2
+    assert said.count("earlier checkpoints are as they were; the run continues") == 2
     assert "there is no checkpoint to go on from" in said
     assert "Traceback" not in said
     assert {row["k"] for row in records.read_rows(tmp_path / "results")} == {0, 10, 20}

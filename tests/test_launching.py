@@ -12,7 +12,7 @@ from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.engines.messages.gloo import _count_starts
 from proxdasa.exit_codes import Code
-from proxdasa.runs.records import claimed
+from proxdasa.runs.records import claim
 from tests.processes import (
     LIMIT,
     LINUX,
@@ -169,7 +169,7 @@ def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
         (("--max-restarts", 2), {}, "--max-restarts needs --processes; under torchrun give it to torchrun"),
         (("--processes", 2, "--interface", "lo"), {}, "--interface is for several machines under torchrun"),
         (("--processes", 2), {"RANK": "0"}, "--processes is for one machine without torchrun; leave it out here"),
-        ((), {"RANK": "0"}, "the environment has RANK, as of torchrun, but no WORLD_SIZE"),
+        ((), {"RANK": "0"}, "the environment has RANK, as under torchrun, but no WORLD_SIZE"),
         (("--timeout", 0), ALONE, "timeout must be a positive number of seconds; got 0.0"),
         (("--interface", "none0"), ALONE, "there is no network interface 'none0' here; there are lo"),
         ((), {**ALONE, "LOCAL_WORLD_SIZE": "1"}, "neither encrypted nor authenticated: --interface eth0"),
@@ -243,7 +243,7 @@ def test_a_folder_that_a_run_is_writing_to_is_left_to_it(start, tmp_path):
 
 def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the_others(start, file, tmp_path):
     results = tmp_path / "results"
-    with claimed(results):
+    with claim(results):
         env = {**ALONE, "PROXDASA_RENDEZVOUS": str(tmp_path / "rendezvous")}
         first, second = (start("proxdasa", "run", file, "-o", results, env={**env, "RANK": rank}) for rank in "01")
         assert first.ended(2).startswith(f"error: another run is writing to {results}; ")
@@ -291,7 +291,7 @@ def test_processes_count_how_often_they_were_started():
         with ThreadPoolExecutor(4) as threads:
             counts = threads.map(lambda rank: _count_starts(store, rank, 4, LIMIT), [2, 0, 3, 1])
         assert set(counts) == {expected}
-    with pytest.raises(RuntimeError, match="some did not come"):
+    with pytest.raises(RuntimeError, match="some did not arrive"):
         _count_starts(store, 0, 4, 0.1)
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(lambda rank: _count_starts(store, rank, 4, LIMIT), range(4))) == {5}

@@ -12,7 +12,7 @@ import proxdasa
 from proxdasa import metrics, networks
 from proxdasa.contracts import Averaging, Facts
 from proxdasa.data import from_tensors
-from proxdasa.engines import Simulator
+from proxdasa.engines import Simulator, Task
 from proxdasa.problems import Quadratic, Supervised
 from proxdasa.regularizers import L1, Zero
 from proxdasa.schedules import Alpha, Number
@@ -32,7 +32,7 @@ def scene():
     roots = rng.normal(size=(N, D, D))
     A, b = roots @ roots.transpose(0, 2, 1), rng.normal(size=(N, D))
     problem = Quadratic(torch.tensor(A), torch.tensor(b))
-    engine = Simulator(problem, networks.ring(N), L1(WEIGHT), proxdasa.Gossip(), trials=TRIALS, seed=0)
+    engine = Simulator(Task(problem, networks.ring(N), L1(WEIGHT), proxdasa.Gossip(), trials=TRIALS, seed=0))
     x, z = rng.normal(size=(2, TRIALS, N, D))
     x[0, :, 1] = 0.0  # a coordinate that is zero everywhere, for the density
     state = WithZ(torch.tensor(x), torch.tensor(z))
@@ -109,7 +109,7 @@ def test_table_stationarity_of_another_penalty(scene):
 def test_lowest_accuracy_is_that_of_the_worst_agent(scene):
     x, y = torch.tensor([[1.0], [-1.0], [2.0], [-3.0]]), torch.tensor([1, 0, 1, 0])
     problem = Supervised(lambda: torch.nn.Linear(1, 2, bias=False), from_tensors(x, y, x, y), agents=2)
-    engine = Simulator(problem, networks.ring(2), Zero(), proxdasa.Gossip(), trials=2, seed=0)
+    engine = Simulator(Task(problem, networks.ring(2), Zero(), proxdasa.Gossip(), trials=2, seed=0))
     right, wrong = torch.tensor([-1.0, 1.0]), torch.tensor([1.0, -1.0])
     rows = torch.stack([torch.stack([right, right]), torch.stack([right, wrong])])
     view = metrics.View(engine, 1.0, WithZ(rows, rows))
@@ -141,7 +141,7 @@ def test_merit_takes_each_trials_own_gamma(scene):
 def test_density_counts_what_is_above_a_millionth():
     x = torch.tensor([1.0, 2e-6, -2e-6, 0.5e-6, -0.5e-6, 1e-9, 0.0, 0.0]).double().expand(1, 3, 8)
     problem = Quadratic(torch.eye(8).double().expand(3, 8, 8), torch.zeros(3, 8).double())
-    engine = Simulator(problem, networks.ring(3), Zero(), proxdasa.Gossip(), trials=1, seed=0)
+    engine = Simulator(Task(problem, networks.ring(3), Zero(), proxdasa.Gossip(), trials=1, seed=0))
     assert metrics.density.of(metrics.View(engine, 1.0, WithZ(x, x))).tolist() == [3 / 8]
 
 
@@ -155,7 +155,7 @@ def test_looking_costs_nothing(scene):
 def consensus_measures(network, x):
     n, d = x.shape
     problem = Quadratic(torch.eye(d).double().expand(n, d, d), torch.zeros(n, d).double())
-    engine = Simulator(problem, network, Zero(), proxdasa.Gossip(), trials=1, seed=0)
+    engine = Simulator(Task(problem, network, Zero(), proxdasa.Gossip(), trials=1, seed=0))
     view = metrics.View(engine, 1.0, WithZ(x[None], x[None]))
     return float(metrics.edge_consensus.of(view)), float(metrics.consensus.of(view))
 
@@ -272,5 +272,5 @@ def test_what_a_method_declares_must_be_there():
         facts = proxdasa.ProxDASA.facts._replace(averaging=Averaging("m", "alpha"))
 
     problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-    with pytest.raises(ValueError, match="Prox-DASA declares that it averages by m, which it does not have"):
+    with pytest.raises(ValueError, match="Prox-DASA declares that it averages by m, but has no such name"):
         proxdasa.run(Wrong(0.1), problem, networks.ring(3))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.sparse import random_array
 
 from proxdasa import Chebyshev, Gossip, networks
+from proxdasa.engines import Simulator, Task
 from proxdasa.engines.products import SparseProduct, dense_pays
-from proxdasa.engines.simulator import Simulator
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import Zero
 from tests import transcription
@@ -166,7 +166,7 @@ def test_simulator_mixes_dense_or_sparse_alike(mixing, n):
     network = networks.ring(n)
     assert dense_pays(network.W, mixing.rounds_for(network.rho)) == (n == 4)
     problem = Quadratic(torch.eye(3).double().expand(n, 3, 3), torch.zeros(n, 3).double())
-    agents = Simulator(problem, network, Zero(), mixing, trials=2, seed=0)
+    agents = Simulator(Task(problem, network, Zero(), mixing, trials=2, seed=0))
     x = torch.tensor(np.random.default_rng(0).normal(size=(2, n, 3)))
     for trial, got in enumerate(agents.mix(x)):
         torch.testing.assert_close(got, mixed(mixing, network, x[trial]), rtol=0, atol=1e-12)
@@ -184,7 +184,7 @@ def test_many_rounds_are_cheap_to_prepare():
     assert mixing.rounds_for(network.rho) > 6_000
     problem = Quadratic(torch.eye(1).double().expand(300, 1, 1), torch.zeros(300, 1).double())
     x = torch.tensor(np.random.default_rng(0).normal(size=(1, 300, 1)))
-    got = Simulator(problem, network, Zero(), mixing, trials=1, seed=0).mix(x)
+    got = Simulator(Task(problem, network, Zero(), mixing, trials=1, seed=0)).mix(x)
     W = np.linalg.matrix_power(network.W.toarray(), mixing.rounds_for(network.rho))
     np.testing.assert_allclose(got[0].numpy(), W @ x[0].numpy(), rtol=0, atol=1e-11)
 
@@ -192,7 +192,7 @@ def test_many_rounds_are_cheap_to_prepare():
 def test_neighbour_sum_uses_the_unweighted_graph():
     network = networks.star(5)
     problem = Quadratic(torch.eye(2).double().expand(5, 2, 2), torch.zeros(5, 2).double())
-    agents = Simulator(problem, network, Zero(), Gossip(1), trials=1, seed=0)
+    agents = Simulator(Task(problem, network, Zero(), Gossip(1), trials=1, seed=0))
     x = torch.arange(10.0, dtype=torch.float64).reshape(1, 5, 2)
     expected = x[:, :1].expand(1, 5, 2).clone()
     expected[:, 0] = x[:, 1:].sum(1)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import algorithms, cli, networks, plans, problems, schedules
 from proxdasa.configs import network_expressions
-from proxdasa.engines import Simulator
+from proxdasa.engines import Simulator, Task
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.plans import theory
 from proxdasa.plans.plan import measure
@@ -220,7 +220,7 @@ def test_a_problem_without_curvature_has_no_estimate():
 @pytest.mark.parametrize("mixing", [Gossip(4), Chebyshev(3)], ids=str)
 def test_vectors_are_those_that_an_engine_counts(method, mixing):
     network, problem = networks.ring(5), quadratic(5)
-    agents = Simulator(problem, network, Zero(), mixing, trials=1, seed=0)
+    agents = Simulator(Task(problem, network, Zero(), mixing, trials=1, seed=0))
     algorithm = Setup(made(method), problem, network, mixing=Gossip(2), iterations=9).bound()
     state = algorithm.init(agents, torch.zeros(1, 5, problem.dim, dtype=torch.float64))
     state = algorithm.step(agents, 1, state)

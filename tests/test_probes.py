@@ -238,7 +238,7 @@ def test_a_run_does_not_go_on_with_another(name, tmp_path):
     stop(one, tmp_path)
     with pytest.raises(ValueError, match=r"comput|belongs to a run with other settings") as refused:
         other.run(None, Saving(tmp_path))
-    assert "choose another folder, or move this one away to start anew" in str(refused.value)
+    assert "choose another folder, or move this one away to start again" in str(refused.value)
     again = setup(**PAIRS[name][0]).run(None, Saving(tmp_path))
     assert torch.equal(again.x, one.run().x), "and the run itself does"
     assert [row["samples"] for row in again.records] == [row["samples"] for row in one.run().records]
@@ -248,8 +248,8 @@ def test_a_run_does_not_go_on_with_another(name, tmp_path):
     ("name", "said"),
     [
         ("a step size", "belongs to a run in which algorithm.alpha computed something else"),
-        ("a loss", r"z after one step was \[.*\], and now is \[.*\]; .* it was: problem.model or problem.loss;"),
-        ("a regularizer", r"the proximal step at 0.01 was .* another than it was: regularizer;"),
+        ("a loss", r"z after one step was \[.*\], and now is \[.*\]; .* changed: problem.model or problem.loss;"),
+        ("a regularizer", r"the proximal step at 0.01 was .* has changed: regularizer;"),
         ("a measure", r"the measure mine was .*: metrics\[1\].of;"),
     ],
 )  # fmt: skip

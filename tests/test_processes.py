@@ -1,6 +1,7 @@
 """Agents spread over processes do what they do in one: the same bits in exact mode, the same numbers otherwise."""
 
 import dataclasses
+import math
 import os
 import subprocess
 import sys
@@ -268,6 +269,21 @@ def test_more_processes_than_agents():
         blocks(3, 4)
 
 
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_plain_values_reach_every_process(size):
+    value = {"k": 2**60 + 1, "seconds": 0.1, "nothing": None, "diverged": {"0": [1, 2]}, "Ψ": [math.inf, -0.0]}
+
+    def act(transport):
+        engine = setup("prox-dasa").engine(transport)
+        others = torch.tensor([transport.rank, 1])
+        return engine.broadcast(value if engine.writes else None), engine.total(others).tolist()
+
+    for told, total in in_threads(size, act):
+        assert told == value
+        assert math.copysign(1, told["Ψ"][1]) == -1
+        assert total == [size * (size - 1) // 2, size]
+
+
 def test_compiling_is_for_one_process():
     with pytest.raises(ValueError, match="exclude each other"):
         setup("prox-dasa", compile=True)
@@ -353,7 +369,7 @@ def test_a_damaged_checkpoint_falls_back(tmp_path):
     data = bytearray((newest / "state.safetensors").read_bytes())
     data[-5] ^= 1
     (newest / "state.safetensors").write_bytes(data)
-    with pytest.warns(CheckpointWarning, match="goes on from 000000008"):
+    with pytest.warns(CheckpointWarning, match="continues from 000000008"):
         result = made.run(None, Saving(tmp_path, 4))
     assert digest(result.x) == alone("prox-dasa")
 

@@ -359,12 +359,12 @@ def test_functions_are_described_by_their_name():
 
 def test_a_claimed_folder_is_refused_until_it_is_free(tmp_path):
     folder = tmp_path / "deep" / "results"
-    with records.claimed(folder):
-        with pytest.raises(BlockingIOError, match=f"another run is writing to {folder}"), records.claimed(folder):
+    with records.claim(folder):
+        with pytest.raises(BlockingIOError, match=f"another run is writing to {folder}"), records.claim(folder):
             pass
-        with records.claimed(tmp_path / "other"):
+        with records.claim(tmp_path / "other"):
             pass
-    with records.claimed(folder):
+    with records.claim(folder):
         pass
 
 
@@ -373,15 +373,15 @@ def test_what_a_killed_run_left_unfinished_is_removed_and_nothing_else(folder):
     theirs = [".config.json.backup", ".config.json", "config.json.a1b2_3cd", ".other.json.a1b2_3cd", "notes.txt"]
     for name in (*ours, *theirs):
         (folder / name).write_text("half")
-    with records.claimed(folder):
+    with records.claim(folder):
         assert sorted(path.name for path in folder.iterdir()) == sorted([*FILES, *theirs, ".lock"])
 
 
 def test_what_a_run_that_is_going_on_has_unfinished_is_left_to_it(folder):
     (folder / ".config.json.a1b2_3cd").write_text("half")
-    with records.claimed(tmp := folder / "held"):
+    with records.claim(tmp := folder / "held"):
         (tmp / ".config.json.a1b2_3cd").write_text("half")
-        with pytest.raises(BlockingIOError), records.claimed(tmp):
+        with pytest.raises(BlockingIOError), records.claim(tmp):
             pass
         assert (tmp / ".config.json.a1b2_3cd").exists()
 
@@ -410,5 +410,5 @@ def without_locks(*_):
 @pytest.mark.parametrize("lock", [None, SimpleNamespace(LOCK_EX=2, LOCK_NB=4, flock=without_locks)])
 def test_where_there_are_no_locks_runs_go_without(tmp_path, monkeypatch, lock):
     monkeypatch.setattr(records, "fcntl", lock)
-    with records.claimed(tmp_path), records.claimed(tmp_path):
+    with records.claim(tmp_path), records.claim(tmp_path):
         pass

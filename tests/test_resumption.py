@@ -126,7 +126,7 @@ def test_the_earlier_checkpoint_is_used(folder, name):
     newest = folder / "000000008"
     forge(newest, **WRONG[name](newest))
     before = contents(newest)
-    with pytest.warns(CheckpointWarning, match=r"000000008.*; the run goes on from 000000004") as told:
+    with pytest.warns(CheckpointWarning, match=r"000000008.*; the run continues from 000000004") as told:
         result = MADE.run(None, Saving(folder, 4))
     assert len(told) == 1
     assert torch.equal(result.x, WHOLE.x)
@@ -139,7 +139,9 @@ def test_the_earlier_checkpoint_is_used(folder, name):
 def test_a_checkpoint_beyond_the_last_iteration_is_none(folder, k):
     (folder / "000000008").rename(newest := folder / f"{k:09d}")
     forge(newest, k=k)
-    with pytest.warns(CheckpointWarning, match=rf"it is of iteration {k}, and the run has 12; the run goes on from"):
+    with pytest.warns(
+        CheckpointWarning, match=rf"it is of iteration {k}, but the run has only 12; the run continues from"
+    ):
         result = MADE.run(None, Saving(folder, 4))
     assert result.iterations == 12
     assert torch.equal(result.x, WHOLE.x)
@@ -156,7 +158,7 @@ def test_where_there_is_no_earlier_one_it_is_a_sentence(folder):
     for place in sorted(folder.glob("0*")):
         forge(place, **WRONG["a variable too few"](place))
     before = contents(folder)
-    said = r"000000008 holds what this run did not write: its state has random_iterate, x, that of the run "
+    said = r"000000008 holds what this run did not write: its state has random_iterate, x, but that of the run has "
     said += "random_iterate, x, z;"
     with pytest.raises(ValueError, match=said):
         MADE.run(None, Saving(folder))

@@ -1,5 +1,9 @@
 """The loop: observation, divergence, interruption, starting points, the random iterate, and its refusals."""
 
+import dataclasses
+import inspect
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +11,9 @@ import torch
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
 from proxdasa.engines import Simulator
+from proxdasa.runs.binding import draw_random_iterates
 from proxdasa.runs.loop import flushed_denormals
-from proxdasa.runs.setup import Setup, _random_indices
+from proxdasa.runs.setup import Setup
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
 METHOD = proxdasa.ProxDASA(gamma=0.01)
@@ -192,9 +197,9 @@ def test_what_is_no_connection_is_refused():
 def test_parameters_that_the_runs_type_cannot_hold_are_refused(value):
     """In float32 they would be infinite."""
     problem = problems.Quadratic(torch.eye(3).expand(2, 3, 3), torch.ones(2, 3))
-    with pytest.raises(ValueError, match=r"gamma = 1e\+300 is beyond the numbers of float32"):
+    with pytest.raises(ValueError, match=r"gamma = 1e\+300 is too large for float32"):
         proxdasa.run(proxdasa.ProxDASA(gamma=value), problem, networks.complete(2), trials=2)
-    with pytest.raises(ValueError, match=r"alpha = 1e\+300 is beyond the numbers of float32"):
+    with pytest.raises(ValueError, match=r"alpha = 1e\+300 is too large for float32"):
         proxdasa.run(proxdasa.ProxDASA(0.1, schedules.constant(value)), problem, networks.complete(2), trials=2)
 
 
@@ -277,7 +282,7 @@ def test_the_random_iterate_falls_where_all_of_the_step_size_is():
         return proxdasa.per_trial([0.5 if k == peak else 1e-12 for peak in (7, 3, 20)])
 
     setup = Setup(proxdasa.ProxDASA(0.01, alpha), POPULATION, RING, iterations=20, trials=3)
-    assert _random_indices(setup.bound(), setup) == {7: [0], 3: [1], 20: [2]}
+    assert draw_random_iterates(setup.bound(), setup.iterations, setup.trials, setup.seed) == {7: [0], 3: [1], 20: [2]}
 
 
 def test_random_iterate_is_an_iterate_drawn_by_its_step_size():
@@ -301,7 +306,7 @@ def test_random_iterate_is_an_iterate_drawn_by_its_step_size():
 def test_random_iterate_is_uniform_for_a_constant_step_size():
     result = run(trials=300, iterations=30, random_iterate=True, observe_every=30)
     setup = Setup(METHOD, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
-    chosen = _random_indices(setup.bound(), setup)
+    chosen = draw_random_iterates(setup.bound(), setup.iterations, setup.trials, setup.seed)
     R = np.array([k for k, trials in chosen.items() for _ in trials])
     assert (R.min(), R.max()) == (1, 30)
     assert R.mean() == pytest.approx(15.5, abs=1.5)
@@ -320,7 +325,7 @@ def test_random_iterate_is_uniform_for_a_constant_step_size():
 )
 def test_random_iterate_is_uniform_for_methods_without_step_sizes_of_k(algorithm):
     setup = Setup(algorithm, POPULATION, RING, trials=300, iterations=30, random_iterate=True)
-    chosen = _random_indices(setup.bound(), setup)
+    chosen = draw_random_iterates(setup.bound(), setup.iterations, setup.trials, setup.seed)
     R = np.array([k for k, trials in chosen.items() for _ in trials])
     assert (R.min(), R.max()) == (1, 30)
     assert R.mean() == pytest.approx(15.5, abs=1.5)
@@ -342,7 +347,7 @@ def test_random_iterate_only_on_request():
         ({"iterations": 10.5}, "iterations must be a whole number"),
         ({"trials": 0}, "trials must be a whole number"),
         ({"observe_every": 0}, "observe_every must be a whole number"),
-        ({"network": networks.ring(5)}, r"network: ring\(5\) has 5 agents, but the problem 4"),
+        ({"network": networks.ring(5)}, r"network: ring\(5\) has 5 agents, but the problem has 4"),
         ({"x0": torch.zeros(3)}, r"x0 of shape \[3\] does not broadcast to \[trials, agents, d\] = \[2, 4, 10\]"),
         ({"algorithm": proxdasa.ProxDASA(proxdasa.per_trial([0.1, 0.2, 0.3]))}, "gamma has 3 per-trial values"),
         (
@@ -487,3 +492,27 @@ def test_tiny_numbers_are_zero_in_a_run_and_not_after_it():
         assert float(tiny * 1.0) == 0  # as it was before
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_the_arguments_of_run_are_the_settings_and_its_course():
+    names = list(inspect.signature(proxdasa.run).parameters)
+    settings = [entry.name for entry in dataclasses.fields(Setup)]
+    assert names == [*settings, "progress", "checkpoints", "checkpoint_every", "processes"]
+    described = re.findall(r"^        (\w+): ", proxdasa.run.__doc__, re.MULTILINE)
+    assert described == names
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda: proxdasa.run(METHOD, POPULATION, RING, iteration=3),
+            r"run\(\) got an unexpected.*'iteration'",
+        ),
+        (lambda: proxdasa.run(METHOD, POPULATION), r"run\(\) missing a required argument: 'network'"),
+        (lambda: proxdasa.run(METHOD, POPULATION, RING, 3), r"run\(\) too many positional arguments"),
+    ],
+)
+def test_a_wrong_call_is_refused_by_its_own_name(call, said):
+    with pytest.raises(TypeError, match=said):
+        call()

@@ -21,7 +21,7 @@ from proxdasa import cli, experiments, networks, problems, schedules
 from proxdasa.cli import progress_display
 from proxdasa.cli.process_advice import Worth
 from proxdasa.engines.launch import launcher
-from proxdasa.runs.loop import ProgressWarning
+from proxdasa.runs.progress import ProgressWarning
 from proxdasa.runs.records import mean_row
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard import TensorBoard
@@ -357,7 +357,7 @@ def test_a_callback_that_fails_does_not_cost_the_run():
             raise KeyError("loss")
 
     words = (
-        r"progress after 20 iterations could not be told: KeyError: 'loss' \(.*test_watching.py, line \d+\); the run"
+        r"the progress callback failed after 20 iterations: KeyError: 'loss' \(.*test_watching.py, line \d+\); the run"
     )
     with pytest.warns(ProgressWarning, match=words):
         result = quadratic(iterations=50, observe_every=10).run(progress)

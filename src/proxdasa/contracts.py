@@ -1,9 +1,9 @@
 """What the rooms of the library promise each other.
 
 One idea carries the whole design: what an agent does alone is row-wise, and only mixing crosses rows. State is
-``[trials, agents, d]``; the last axis is the vector, the leading axes are company. An algorithm acts on rows through
-the verbs of `Agents` and never learns how many rows there are, who owns the others or how messages travel. So it is
-written once and runs on every engine.
+``[trials, agents, d]``: the last axis is the vector, the leading axes are a batch. An algorithm acts on rows through
+the verbs of `Agents` and never learns how many rows there are, where the others live or how messages travel. That is
+why it is written once and runs on every engine.
 """
 
 from __future__ import annotations
@@ -160,17 +160,17 @@ class Agents(Protocol):
         """Σ_{j~i} x_j over the unweighted graph, one round of one vector."""
 
 
-def unpacked(mixed: tuple[Tensor, ...]) -> Any:
-    """What `Agents.mix` returns: one tensor for one, a tuple for several."""
+def unpack(mixed: tuple[Tensor, ...]) -> Any:
+    """The return value of `Agents.mix`: a tensor for one argument, a tuple for several."""
     return mixed if len(mixed) > 1 else mixed[0]
 
 
 Step = Callable[[Any, int, Any], Any]
-"""(agents, k, state) to the state after iteration k."""
+"""Maps (agents, k, state) to the state after iteration k."""
 
 
-class Engine(Agents, Protocol):
-    """Where rows live: the agents' verbs, and what looking at a run needs besides. Algorithms never see the latter."""
+class Observer(Protocol):
+    """What measuring a run needs. Nothing here counts as work or communication of the agents."""
 
     @property
     def n(self) -> int:
@@ -178,20 +178,20 @@ class Engine(Agents, Protocol):
 
     @property
     def agents(self) -> range:
-        """The agents whose rows live here."""
+        """The agents whose rows live in this process."""
 
     @property
-    def writes(self) -> bool:
-        """Whether results are written here."""
+    def degrees(self) -> Tensor:
+        """The number of neighbours of each agent, shaped ``[agents here, 1]``."""
 
     def mean(self, x: Tensor) -> Tensor:
         """The mean over all agents, ``[trials, 1, d]``."""
 
     def gather(self, x: Tensor) -> Tensor:
-        """The rows of all agents, ``[trials, n, d]``."""
+        """The rows of all agents, ``[trials, n, d]``, in every process."""
 
     def evaluate(self, x: Tensor) -> Evaluation:
-        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``; not counted as work."""
+        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``."""
 
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
         """The problem's own measures at points ``[trials, d]``."""
@@ -199,32 +199,62 @@ class Engine(Agents, Protocol):
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""
 
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of γΨ, row by row."""
+
     def observe_neighbours(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j for looking at a run, not counted as communication."""
+        """Σ_{j~i} x_j over the unweighted graph."""
+
+
+class Host(Protocol):
+    """What the life of a run needs: starting, stepping, saving, stopping, together with the other processes.
+
+    Verbs that take part in communication must be called by all processes in the same order.
+    """
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the results."""
+
+    @property
+    def epoch(self) -> float:
+        """Samples in one pass over an agent's data, on average over all agents; infinite where data stream."""
+
+    def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
+        """Compare with the other processes what all must have in common; a ValueError names what differs.
+
+        The claims are a function because they may be costly to compute, and a lone process needs none.
+        """
+
+    def broadcast(self, value: Any) -> Any:
+        """The plain JSON value that the writing process passes, in every process."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """The elementwise sum over processes of a tensor of any shape that all of them share."""
 
     def collect(self, x: Tensor) -> Tensor:
-        """The rows of all agents ``[trials, n, d]`` where results are written; elsewhere nothing of use."""
+        """The rows of all agents ``[trials, n, d]`` in the process that writes; the others must not use the answer."""
 
     def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
-        """The rows that live here, shaped like ``like``, of all agents' rows, which lie where results are written."""
+        """The rows that live here, shaped like ``like``. The writing process passes all agents' rows, others None."""
 
     def proceed(self, k: int) -> bool:
-        """Whether iteration k is to be made: agents may have agreed to stop before it."""
+        """Whether to run iteration k; false once the processes have agreed to stop before it."""
 
     def rewind(self, k: int) -> None:
-        """Forget what iteration k has cost so far: it was interrupted, and will be made again."""
+        """Undo the costs counted for iteration k, which was interrupted and will be repeated."""
 
-    def tell(self, reason: str) -> None:
-        """Tell the other processes why this one stops."""
+    def fail(self, reason: str) -> None:
+        """Let the other processes know why this one stops."""
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """The setting in which a run can be asked to stop."""
+        """Context manager around a run: signals ask all processes to stop before the same iteration."""
 
     def stepping(self) -> AbstractContextManager[None]:
-        """The setting in which steps are made, as opposed to observations."""
+        """Context manager around stepping: sets the thread count and starts the clock."""
 
-    def compiled(self, step: Step) -> Step:
-        """An algorithm's step in this engine, translated by torch's compiler for a long run."""
+    def compile(self, step: Step) -> Step:
+        """An algorithm's step after `torch.compile`."""
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour.
@@ -233,15 +263,22 @@ class Engine(Agents, Protocol):
         """
 
     def restore(self, counts: Mapping[str, float]) -> None:
-        """Go on counting from here."""
+        """Set the counts, for example to those of a checkpoint."""
+
+
+class Engine(Agents, Observer, Host, Protocol):
+    """Where rows live. Algorithms see `Agents` of it, measures `Observer`, and the loop of a run all."""
 
 
 class NonFiniteError(ArithmeticError):
-    """A row that is not finite, found before it was sent."""
+    """An agent was about to send a row that is not finite."""
 
 
 class PeerError(RuntimeError):
-    """Agents that live elsewhere cannot be reached, or do not do what we do; several may find that for one reason."""
+    """A peer is unreachable or out of step. Several processes may raise this for the same cause.
+
+    ``noticed_here`` is false in processes that only learned of the cause from another one.
+    """
 
     def __init__(self, reason: str, noticed_here: bool) -> None:
         super().__init__(reason)

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Engine, Evaluation, Regularizer
+from proxdasa.contracts import Evaluation, Observer, Regularizer
 from proxdasa.schedules import Number
 
 
 class View:
     """A run at one moment; the costly evaluation at x̄ is made once and shared by all measures."""
 
-    def __init__(self, engine: Engine, gamma: Number, state: Any, z: Tensor | None = None) -> None:
+    def __init__(self, engine: Observer, gamma: Number, state: Any, z: Tensor | None = None) -> None:
         self.engine, self.gamma, self.state, self._z = engine, gamma, state, z
 
     @property

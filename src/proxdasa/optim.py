@@ -39,7 +39,7 @@ from torch import distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from proxdasa import algorithms, schedules
-from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer, unpacked
+from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer, unpack
 from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Transport, connect
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
@@ -313,7 +313,7 @@ class _Agent:
             words = f"agent {agent} met a value that is not finite in step {k}; a smaller gamma or alpha may help"
             self.neighbourhood.fail(words)
             raise NonFiniteError(words)
-        return unpacked(self.neighbourhood.mix(tensors))
+        return unpack(self.neighbourhood.mix(tensors))
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

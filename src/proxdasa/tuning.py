@@ -27,9 +27,10 @@ from proxdasa.networks import Network
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
 from proxdasa.runs.divergence import DivergenceWarning
-from proxdasa.runs.loop import Progress
+from proxdasa.runs.loop import Saving
+from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
-from proxdasa.runs.setup import Setup, saving
+from proxdasa.runs.setup import Setup
 from proxdasa.schedules import Number, Schedule, annotated, check_count, check_positive, per_trial
 
 Setting = Mapping[str, float]
@@ -236,7 +237,7 @@ def tune(
     search = Search(setup, choose(grid, random, samples, setup.seed))
     more = search.check(measure, largest)
     with divergence_expected():
-        result = search.setup.run(progress, saving(checkpoints, checkpoint_every))
+        result = search.setup.run(progress, Saving.of(checkpoints, checkpoint_every))
     return search.ranked(result, measure, more)
 
 

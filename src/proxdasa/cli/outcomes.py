@@ -15,7 +15,7 @@ from proxdasa import engines
 from proxdasa.cli.display import err, input_errors, say
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch.environment import RENDEZVOUS
-from proxdasa.engines.launch.launcher import spoken
+from proxdasa.engines.launch.launcher import mark_reported
 from proxdasa.exit_codes import Code
 from proxdasa.runs.loop import CHECKPOINTS
 
@@ -61,7 +61,7 @@ def say_kept(output: Path) -> None:
     else:
         say(f"interrupted; the checkpoint after {newest} iterations is kept", err)
         say(f"proxdasa resume {output} goes on", err)
-    spoken()
+    mark_reported()
 
 
 def advise(output: Path) -> None:

@@ -18,7 +18,7 @@ from rich.text import Text
 from proxdasa import experiments
 from proxdasa.cli.display import err, out, say
 from proxdasa.cli.terminal import Screen
-from proxdasa.runs.loop import Progress as Report
+from proxdasa.runs.progress import Progress as Report
 from proxdasa.runs.records import Row, format_rows, mean_row
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup

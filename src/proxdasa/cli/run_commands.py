@@ -23,11 +23,12 @@ from proxdasa.cli.progress_display import ended, note, progress, watched
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import RENDEZVOUS
-from proxdasa.engines.launch.launcher import launch, spoken
+from proxdasa.engines.launch.launcher import launch, mark_reported
 from proxdasa.engines.messages.transport import TIMEOUT, Transport
 from proxdasa.exit_codes import FINAL, Code
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS, Progress, Saving
+from proxdasa.runs.loop import CHECKPOINTS, Saving
+from proxdasa.runs.progress import Progress
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard import TensorBoard
 
@@ -197,7 +198,7 @@ def _launch(
     """Become the launcher, and end with the code of what was launched."""
     with outcomes(output):
         engines.blocks(read(True).network.n, processes)
-        with records.claimed(output):  # and then left to the process that writes
+        with records.claim(output):  # and then left to the process that writes
             make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
@@ -223,7 +224,7 @@ def _run(
         leads = transport is None or transport.rank == 0
         with _told(transport):
             if leads:
-                held.enter_context(records.claimed(output))  # other runs are kept out from now on
+                held.enter_context(records.claim(output))  # other runs are kept out from now on
             if not (transport and transport.restarted):
                 make_room()
                 if leads and (broken := plans.departure(setup)):
@@ -238,7 +239,7 @@ def _run(
                     del setup  # and with it the data of other processes' agents
                     result = loop.run(told, saving)
                 if leads:
-                    with signals.unheard():
+                    with signals.ignored():
                         result.save(output, overwrite=True)
                     ended(title, output, result)
                     show_final(result)
@@ -248,7 +249,7 @@ def _run(
     if result.stopped == "interrupted" and leads:
         say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
         say(f"proxdasa resume {output} goes on", err)
-        spoken()
+        mark_reported()
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])
 

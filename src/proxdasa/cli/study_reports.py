@@ -162,7 +162,7 @@ def _show_sweep(result: Result) -> None:
 
 def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
     """The series of runs, or the end of the command if it was interrupted."""
-    with input_errors(), records.claimed(output), progress(list(setups), output) as announce:
+    with input_errors(), records.claim(output), progress(list(setups), output) as announce:
         results = experiments.run_series(setups, output, announce, overwrite, note, ended)
     if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":
         kept = "its records are saved" if last.records else "it has no records"

@@ -1,71 +1,66 @@
-"""What agents do alone, in whichever process they live: gradients, proximal steps, losses, and what they have spent."""
+"""What agents do alone, in whichever process they live: gradients, proximal steps, losses, and counting their costs."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer, unpacked
+from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
 
 
+class Task(NamedTuple):
+    """What the agents of an engine work on."""
+
+    problem: Problem
+    """The losses of the agents that live in this process."""
+    network: Network
+    regularizer: Regularizer
+    mixing: Mixing
+    trials: int
+    seed: int
+
+
 class Cell(NamedTuple):
-    """Agents that are computed together."""
+    """Agents whose rows are computed in one batch."""
 
     rows: slice
     problem: Problem
+    samples: Samples
     draw: Callable[[int, int], Tensor]
+    """The samples again, perhaps in a form that torch.compile does not look into."""
+
+    @staticmethod
+    def of(problem: Problem, rows: slice, agents: range, task: Task) -> Cell:
+        """The cell of these agents, whose rows in this process are ``rows``."""
+        samples = Samples(problem, task.seed, task.trials, agents)
+        return Cell(rows, problem, samples, samples)
 
 
-class Local(ABC):
-    """The agents of one process, all or some, on their own; the engines add how they reach each other.
+class LocalAgents:
+    """The agents of one process, all or some. The engines add how they reach each other.
 
-    Agents are stacked and computed together, or in exact mode one by one: sums then have the same terms in the same
-    order wherever an agent lives, and results the same bits.
+    Agents are computed in one batch or, in exact mode, one by one: sums then have the same terms in the same order
+    wherever an agent lives, so results have the same bits.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        network: Network,
-        regularizer: Regularizer,
-        mixing: Mixing,
-        trials: int,
-        seed: int,
-        agents: range | None = None,
-        exact: bool = False,
-    ) -> None:
-        agents = range(network.n) if agents is None else agents
-        self.n, self.agents, self._trials = network.n, agents, trials
-        self._problem, self._network, self._regularizer, self._mixing = problem, network, regularizer, mixing
-        self._rounds = mixing.rounds_for(network.rho)
-        each = [range(i, i + 1) for i in range(len(agents))] if exact else [range(len(agents))]
-        parts = [problem.restrict(some) if exact else problem for some in each]
-        self._samples = [
-            Samples(part, seed, trials, agents[some.start : some.stop]) for some, part in zip(each, parts, strict=True)
-        ]
-        self._cells = [
-            Cell(slice(some.start, some.stop), part, draw)
-            for some, part, draw in zip(each, parts, self._samples, strict=True)
-        ]
+    def __init__(self, task: Task, agents: range, exact: bool = False) -> None:
+        self._task, self.n, self.agents = task, task.network.n, agents
+        self._rounds = task.mixing.rounds_for(task.network.rho)
+        self._cells = _cells(task, agents, exact)
         self._last_named: dict[int, int] = {}
         self._before: tuple[int, dict[str, int], dict[int, int]] | None = None
         self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
-        self._prepare()
-
-    def _prepare(self) -> None:  # noqa: B027 - there may be nothing
-        """Make what is made once, and is no part of the first step's time."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
-        """Sample gradients of all trials and agents at once."""
+        """Sample gradients of all trials and agents."""
         self._counts["gradients"] += 1
         if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
             self._last_named[sample] = k
@@ -74,9 +69,9 @@ class Local(ABC):
 
     def full_grad(self, x: Tensor) -> Tensor:
         """∇F_i at each row."""
-        if math.isinf(self._problem.epoch):
+        if math.isinf(self._task.problem.epoch):
             raise ValueError(
-                f"{type(self._problem).__name__} streams its samples, so an agent has no full gradient; "
+                f"{type(self._task.problem).__name__} streams its samples, so an agent has no full gradient; "
                 "choose a method that uses sample gradients only"
             )
         self._counts["full_gradients"] += 1
@@ -87,58 +82,35 @@ class Local(ABC):
         by_agent = isinstance(gamma, Tensor) and gamma.ndim > 1 and gamma.shape[-2] > 1
 
         def step(cell: Cell, rows: Tensor) -> Tensor:
-            return self._regularizer.prox(rows, gamma[..., cell.rows, :] if by_agent else gamma)  # type: ignore[index]
+            return self._task.regularizer.prox(rows, gamma[..., cell.rows, :] if by_agent else gamma)  # type: ignore[index]
 
         return self._each(step, x)
 
     @cached_property
     def degrees(self) -> Tensor:
-        """Neighbours of each agent here, ``[agents here, 1]``."""
-        here = np.asarray(self._network.degrees)[self.agents.start : self.agents.stop]
-        return torch.from_numpy(here).to(self._problem.dtype).unsqueeze(-1)
-
-    def mix(self, *tensors: Tensor) -> Any:
-        """The mixing polynomial applied to each tensor."""
-        self._send(self._rounds, len(tensors))
-        return unpacked(self._mix(tensors))
-
-    def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j."""
-        self._send(1, 1)
-        return self.observe_neighbours(x)
-
-    @abstractmethod
-    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """All rounds of mixing."""
-
-    @abstractmethod
-    def observe_neighbours(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j, uncounted."""
+        """The number of neighbours of each agent here, ``[agents here, 1]``."""
+        here = np.asarray(self._task.network.degrees)[self.agents.start : self.agents.stop]
+        return torch.from_numpy(here).to(self._task.problem.dtype).unsqueeze(-1)
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """Exact losses and gradients."""
-        return self._problem.evaluate(x)
+        return self._task.problem.evaluate(x)
 
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
         """The problem's own measures."""
-        return self._problem.scores(x)
+        return self._task.problem.scores(x)
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""
-        return self._regularizer.value(x)
-
-    @property
-    def epoch(self) -> float:
-        """Samples in one pass over the data of an agent here."""
-        return self._problem.epoch
+        return self._task.regularizer.value(x)
 
     def proceed(self, k: int) -> bool:
-        """Always; what was spent before iteration k is noted, in case that one is interrupted."""
+        """True. Remembers the costs so far, in case iteration k is interrupted and rewound."""
         self._before = (k, dict(self._counts), dict(self._last_named))
         return True
 
     def rewind(self, k: int) -> None:
-        """Forget what iteration k has cost so far."""
+        """Undo the costs counted for iteration k."""
         if self._before is not None and self._before[0] == k:
             _, self._counts, self._last_named = self._before
 
@@ -147,11 +119,12 @@ class Local(ABC):
         return dict(self._counts)
 
     def restore(self, counts: Mapping[str, float]) -> None:
-        """Go on counting from here."""
+        """Set the counts."""
         self._counts.update({name: int(counts[name]) for name in self._counts})
-        self._last_named.clear()  # what was drawn for looking at a run is drawn again by the run
+        # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
+        self._last_named.clear()
 
-    def _send(self, rounds: int, vectors: int) -> None:
+    def _count_messages(self, rounds: int, vectors: int) -> None:
         self._counts["rounds"] += rounds
         self._counts["vectors"] += rounds * vectors
 
@@ -159,5 +132,12 @@ class Local(ABC):
         """Act on the rows of every cell."""
         if len(self._cells) == 1:
             return act(self._cells[0], x)
-        # Copied, so that they lie in memory alike wherever the agent lives: products of matrices depend on it.
+        # Copy the rows, so that they lie in memory alike wherever the agent lives: matrix products depend on that.
         return torch.cat([act(cell, x[..., cell.rows, :].clone()) for cell in self._cells], dim=-2)
+
+
+def _cells(task: Task, agents: range, exact: bool) -> list[Cell]:
+    if not exact:
+        return [Cell.of(task.problem, slice(0, len(agents)), agents, task)]
+    alone = [task.problem.restrict(range(i, i + 1)) for i in range(len(agents))]
+    return [Cell.of(problem, slice(i, i + 1), agents[i : i + 1], task) for i, problem in enumerate(alone)]

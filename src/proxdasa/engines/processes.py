@@ -3,54 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Mixing, Network, Problem, Regularizer, Step
-from proxdasa.engines.agents import Local
+from proxdasa.contracts import Step, unpack
+from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.launch import signals
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
 
 
 @final
-class Processes(Local):
-    """The agents of one process among several."""
+class Processes(LocalAgents):
+    """The agents of one process among several; each process has an engine like this."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        network: Network,
-        regularizer: Regularizer,
-        mixing: Mixing,
-        trials: int,
-        seed: int,
-        transport: Transport,
-        exact: bool = False,
-    ) -> None:
+    def __init__(self, task: Task, transport: Transport, exact: bool = False) -> None:
         if transport.device.type != "cpu":
             raise ValueError(
                 f"run computes in main memory, but these processes were connected with device = {transport.device}; "
                 "that is for models on GPUs, in proxdasa.optim"
             )
         self._transport, self._exact = transport, exact
-        self._neighbourhood = Neighbourhood(network, mixing, transport, problem.dtype, exact)
-        here = self._neighbourhood.agents
-        super().__init__(problem, network, regularizer, mixing, trials, seed, here, exact)
+        self._neighbourhood = Neighbourhood(task.network, task.mixing, transport, task.problem.dtype, exact)
+        super().__init__(task, self._neighbourhood.agents, exact)
+        # These need nothing of the engine.
+        self.broadcast, self.total = self._neighbourhood.broadcast, self._neighbourhood.sum
+        self.ask_to_stop = self._neighbourhood.ask_to_stop
 
-    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return self._neighbourhood.mix(tensors)
+    def mix(self, *tensors: Tensor) -> Any:
+        """The mixing polynomial applied to each tensor, by messages."""
+        self._count_messages(self._rounds, len(tensors))
+        return unpack(self._neighbourhood.mix(tensors))
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j."""
+        self._count_messages(1, 1)
+        return self._neighbourhood.neighbour_sum(x)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""
         return self._neighbourhood.neighbour_sum(x)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Mean over agents, ``[trials, 1, d]``; a single row is the mean over the agents here already."""
+        """The mean over agents, ``[trials, 1, d]``; a single row is the mean over the agents here already."""
         return self._neighbourhood.sum(x.mean(dim=-2, keepdim=True) * len(self.agents)) / self.n
 
     def gather(self, x: Tensor) -> Tensor:
@@ -64,8 +63,7 @@ class Processes(Local):
         if self._transport.rank:
             self._neighbourhood.exchange({0: x.contiguous()}, {})
             return x
-        others = {peer: part for peer, part in enumerate(self._neighbourhood.parts) if peer}
-        parts = {peer: x.new_empty(x.shape[0], len(part), x.shape[2]) for peer, part in others.items()}
+        parts = {peer: x.new_empty(x.shape[0], len(part), x.shape[2]) for peer, part in self._neighbourhood.others()}
         self._neighbourhood.exchange({}, parts)
         return torch.cat([x, *parts.values()], dim=1)
 
@@ -76,23 +74,32 @@ class Processes(Local):
             self._neighbourhood.exchange({}, {0: here})
             return here
         assert x is not None
-        others = {peer: part for peer, part in enumerate(self._neighbourhood.parts) if peer}
-        sent = {peer: x[:, part.start : part.stop].contiguous() for peer, part in others.items()}
-        self._neighbourhood.exchange(sent, {})
+        rows = {peer: x[:, part.start : part.stop].contiguous() for peer, part in self._neighbourhood.others()}
+        self._neighbourhood.exchange(rows, {})
         return x[:, : len(self.agents)].clone()
 
     @property
     def writes(self) -> bool:
-        """In process 0."""
+        """True in process 0."""
         return self._transport.rank == 0
 
+    @property
+    def epoch(self) -> float:
+        """Samples in one pass over an agent's data, on average over all agents; all processes must ask together."""
+        here = torch.tensor([self._task.problem.epoch * len(self.agents)], dtype=torch.float64)
+        return float(self._neighbourhood.sum(here)) / self.n
+
+    def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
+        """Compare with the other processes what all must have in common."""
+        self._neighbourhood.agree(claims())
+
     def proceed(self, k: int) -> bool:
-        """Whether iteration k is to be made: false from the iteration on that the processes have agreed to stop at."""
+        """Whether to run iteration k; false once the processes have agreed to stop before it."""
         return super().proceed(k) and self._neighbourhood.proceed(k)
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Timed; in exact mode with one thread: the order of a sum may depend on how many there are."""
+        """Take the time; in exact mode use one thread, because the order of a sum may depend on how many there are."""
         before, began, spent = torch.get_num_threads(), time.perf_counter(), self._neighbourhood.spent
         elsewhere = spent["communication"] + spent["waiting"]
         torch.set_num_threads(1 if self._exact else before)
@@ -103,20 +110,16 @@ class Processes(Local):
             elsewhere = spent["communication"] + spent["waiting"] - elsewhere
             spent["computation"] += time.perf_counter() - began - elsewhere
 
-    def tell(self, reason: str) -> None:
-        """Tell the other processes why this one stops."""
+    def fail(self, reason: str) -> None:
+        """Let the other processes know why this one stops."""
         self._transport.fail(reason)
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """Signals ask everybody to stop; a second one of the same kind ends this process at once."""
-        return signals.handled(lambda _: self.ask_to_stop(), once=True)
+        """Signals ask all processes to stop; a second one of the same kind ends this process at once."""
+        return signals.handle(lambda _: self.ask_to_stop(), once=True)
 
-    def ask_to_stop(self) -> None:
-        """Stop, all before the same iteration."""
-        self._neighbourhood.ask_to_stop()
-
-    def compiled(self, step: Step) -> Step:  # noqa: ARG002
-        """Not here."""
+    def compile(self, step: Step) -> Step:  # noqa: ARG002
+        """Refuse: compiled sums have an order of their own, and messages leave a compiled step anyway."""
         raise ValueError("compile is for runs in one process without exact mode; leave one of them out")
 
     def counts(self) -> dict[str, float]:
@@ -128,12 +131,8 @@ class Processes(Local):
         return {**self._counts, **shares}
 
     def restore(self, counts: Mapping[str, float]) -> None:
-        """Go on counting from here."""
+        """Set the counts."""
         super().restore(counts)
         shares = {name: float(counts.get(name, 0.0)) for name in self._neighbourhood.spent}
         shares["bytes"] *= self.n / self._transport.size
         self._neighbourhood.spent.update(shares)
-
-    def agree(self, what: Mapping[str, str]) -> None:
-        """Compare with the others what all must have alike."""
-        self._neighbourhood.agree(what)

@@ -18,7 +18,7 @@ Product = Callable[[Tensor], Tensor]
 DENSE_LIMIT = 1024
 """Never form a dense agents × agents matrix above this many agents, unless W is nearly dense itself."""
 DENSE_ADVANTAGE = 10
-"""How many multiplications of a dense product take the time of one of a sparse product (measured)."""
+"""One multiplication of a sparse product takes as long as this many of a dense one (measured)."""
 
 
 def dense_pays(matrix: csr_array, rounds: int) -> bool:
@@ -29,7 +29,7 @@ def dense_pays(matrix: csr_array, rounds: int) -> bool:
 
 
 def product(matrix: csr_array, dtype: torch.dtype) -> Product:
-    """The faster of the two."""
+    """A dense or a sparse product, whichever is faster."""
     return (
         DenseProduct(torch.from_numpy(matrix.toarray()).to(dtype))
         if dense_pays(matrix, 1)
@@ -55,11 +55,11 @@ class DenseProduct:
     def __call__(self, x: Tensor) -> Tensor:
         """Each row becomes the weighted sum of all rows."""
         matrix = self._matrix.to(x.device)
-        return torch.bmm(matrix.expand(len(x), -1, -1), x)  # spares the bookkeeping of a broadcasting matmul
+        return torch.bmm(matrix.expand(len(x), -1, -1), x)  # has less overhead than a broadcasting matmul
 
 
 class SparseProduct:
-    """The same, for few weights in a row."""
+    """The same product, for matrices with few weights in each row."""
 
     def __init__(self, matrix: csr_array, dtype: torch.dtype) -> None:
         self._matrix, self._dtype = matrix, dtype
@@ -69,14 +69,14 @@ class SparseProduct:
         """Each row becomes the weighted sum of its neighbours' rows."""
         trials, n, d = x.shape
         if trials not in self._bags:
-            self._bags[trials] = self._stacked(trials, x.device)
+            self._bags[trials] = self._stack(trials, x.device)
         indices, offsets, weights = self._bags[trials]
         table = x.reshape(trials * n, d)
         product = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=weights)
         return product.view(trials, -1, d)
 
-    def _stacked(self, trials: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Column indices, row starts and weights for all trials, whose rows stand one after the other."""
+    def _stack(self, trials: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Column indices, row offsets and weights for all trials, whose tables are stacked into one."""
         matrix, n = self._matrix, self._matrix.shape[1]
         steps = np.arange(trials)[:, None]
         indices = (matrix.indices[None, :] + steps * n).reshape(-1)
@@ -90,9 +90,10 @@ class SparseProduct:
 
 
 class ExactProduct:
-    """The same, with each row's sum in ascending order of columns and each product rounded before it is added.
+    """The same product, with each row's sum in ascending order of columns and each term rounded before it is added.
 
-    What a row becomes then depends neither on how many rows there are nor on where they lie in memory.
+    The result for a row then depends neither on how many rows there are nor on where they lie in memory, which the
+    faster products do not promise.
     """
 
     def __init__(self, matrix: csr_array, dtype: torch.dtype) -> None:
@@ -100,7 +101,7 @@ class ExactProduct:
         matrix.sort_indices()
         counts = np.diff(matrix.indptr)
         self._rows = matrix.shape[0]
-        self._terms = []  # the s-th terms of the rows that have so many
+        self._terms = []  # for each s, the s-th terms of all rows that have as many
         for s in range(int(counts.max(initial=0))):
             rows = np.flatnonzero(counts > s)
             places = matrix.indptr[rows] + s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, final
@@ -10,34 +10,43 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Step
-from proxdasa.engines.agents import Local
+from proxdasa.contracts import Step, unpack
+from proxdasa.engines.agents import LocalAgents, Task
+from proxdasa.engines.compiled import compile_step
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
 
 PARALLEL_FROM = 2**17
-"""Elements of a state variable from which on a step is made by all threads (measured)."""
+"""Elements of a state variable from which on several threads pay off (measured)."""
 
 
 @final
-class Simulator(Local):
+class Simulator(LocalAgents):
     """All rows here: gradients stacked over trials and agents, mixing as one matrix product.
 
     Where it is faster, the m rounds of a mixing protocol are one product with the n × n matrix of its polynomial in W,
-    made once. Rounds and vectors are counted as a network would see them.
+    computed once. Rounds and vectors are counted as a network would see them.
     """
 
-    def _prepare(self) -> None:
-        self._product = self._mixer()
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, range(task.network.n))
+        self._product = _mixer(task)  # now, so that it is no part of the first step's time
 
-    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return tuple(self._product(x) for x in tensors)
+    def mix(self, *tensors: Tensor) -> Any:
+        """The mixing polynomial applied to each tensor."""
+        self._count_messages(self._rounds, len(tensors))
+        return unpack(tuple(self._product(x) for x in tensors))
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j."""
+        self._count_messages(1, 1)
+        return self._adjacency(x)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""
         return self._adjacency(x)
 
     def mean(self, x: Tensor) -> Tensor:
-        """Mean over agents, ``[trials, 1, d]``."""
+        """The mean over agents, ``[trials, 1, d]``."""
         return x.mean(dim=-2, keepdim=True)
 
     def gather(self, x: Tensor) -> Tensor:
@@ -55,60 +64,67 @@ class Simulator(Local):
 
     @property
     def writes(self) -> bool:
-        """Here."""
+        """True: there is no other process."""
         return True
 
-    def tell(self, reason: str) -> None:
-        """There are no others."""
+    @property
+    def epoch(self) -> float:
+        """Samples in one pass over an agent's data."""
+        return self._task.problem.epoch
+
+    def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
+        """Do nothing: there is no other process."""
+
+    def broadcast(self, value: Any) -> Any:
+        """The value itself: there is no other process."""
+        return value
+
+    def total(self, x: Tensor) -> Tensor:
+        """The tensor itself: there is no other process."""
+        return x
+
+    def fail(self, reason: str) -> None:
+        """Do nothing: there is no other process."""
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """An interruption is an exception here."""
+        """Do nothing: in a single process an interruption is an exception."""
         return nullcontext()
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Steps on small tensors take one thread: handing them to several costs more than it saves.
+        """Run steps on small tensors in one thread: handing them to several costs more than it saves.
 
         On a busy machine it costs many times the step, because the threads wait for each other.
         """
         before = torch.get_num_threads()
-        small = self._trials * self.n * self._problem.dim < PARALLEL_FROM
+        small = self._task.trials * self.n * self._task.problem.dim < PARALLEL_FROM
         torch.set_num_threads(1 if small else before)
         try:
             yield
         finally:
             torch.set_num_threads(before)
 
-    def compiled(self, step: Step) -> Step:
-        """The step with its passes over memory fused; it takes the compiler half a minute, and a C++ compiler."""
-        self._cells = [
-            cell._replace(draw=drawn.opaque()) for cell, drawn in zip(self._cells, self._samples, strict=True)
-        ]
-        # Rare, and a loop over all data, which would be unrolled.
-        self.full_grad = torch.compiler.disable(self.full_grad)  # type: ignore[method-assign, no-untyped-call]
-        for product in (self._product, self._adjacency):  # make their matrices, which the compiler need not see
-            product(torch.zeros(self._trials, self.n, 1, dtype=self._problem.dtype))
-        translated = torch.compile(step)
-        from torch._dynamo import config  # noqa: PLC0415 - takes seconds to import
+    def compile(self, step: Step) -> Step:
+        """The step after `torch.compile`, which fuses its passes over memory.
 
-        settings: dict[str, Any] = {"trace_autograd_ops": True} if hasattr(config, "trace_autograd_ops") else {}
-
-        def compiled(agents: Any, k: int, state: Any) -> Any:
-            with config.patch(settings):  # or gradients would not be fused with what uses them
-                return translated(agents, k, state)
-
-        return compiled
-
-    def _mixer(self) -> Product:
-        W, rho, dtype, mixing = self._network.W, self._network.rho, self._problem.dtype, self._mixing
-        if not dense_pays(W, self._rounds):
-            apply = SparseProduct(W, dtype)
-            return lambda x: mixing(apply, x, rho)
-        # A polynomial of W is the polynomial of its eigenvalues, however many rounds it has.
-        λ, Q = torch.linalg.eigh(torch.from_numpy(W.toarray()))
-        p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
-        return DenseProduct(((Q * p) @ Q.mT).to(dtype))
+        Compiling takes half a minute and needs a C++ compiler.
+        """
+        self._cells = [cell._replace(draw=cell.samples.opaque()) for cell in self._cells]
+        for product in (self._product, self._adjacency):  # build their matrices outside of the compiled step
+            product(torch.zeros(self._task.trials, self.n, 1, dtype=self._task.problem.dtype))
+        return compile_step(step, self)
 
     @cached_property
     def _adjacency(self) -> Product:
-        return SparseProduct(adjacency(self._network.W), self._problem.dtype)
+        return SparseProduct(adjacency(self._task.network.W), self._task.problem.dtype)
+
+
+def _mixer(task: Task) -> Product:
+    W, rho, dtype, mixing = task.network.W, task.network.rho, task.problem.dtype, task.mixing
+    if not dense_pays(W, mixing.rounds_for(rho)):
+        apply = SparseProduct(W, dtype)
+        return lambda x: mixing(apply, x, rho)
+    # A polynomial of W is the polynomial of its eigenvalues, however many rounds it has.
+    λ, Q = torch.linalg.eigh(torch.from_numpy(W.toarray()))
+    p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
+    return DenseProduct(((Q * p) @ Q.mT).to(dtype))

@@ -13,7 +13,8 @@ from typing import Any
 from proxdasa import disk
 from proxdasa.descriptions import describe
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS, Progress, Saving
+from proxdasa.runs.loop import CHECKPOINTS, Saving
+from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result, load
 from proxdasa.runs.setup import Setup
 

@@ -1,4 +1,4 @@
-"""What a run can go on from: checkpoints that are as they were written may still hold what no such run has left."""
+"""Whether a run can continue from a checkpoint: an intact one may still hold what this run cannot have written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxdasa.runs.checkpoints import Checkpoint
 from proxdasa.runs.records import Row
 
 LARGEST = 2**53
-"""Counts up to here are floats without rounding; no run comes near."""
+"""Floats hold counts up to this number exactly; no run comes near it."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class Expected:
     variables: Collection[str]
     """The names of the state's tensors."""
     shape: tuple[int, int, int]
-    """That of each: ``[trials, agents, d]``."""
+    """The shape of each of them: ``[trials, agents, d]``."""
     dtype: torch.dtype
     iterations: int
     """K."""
     watched: int
-    """How many numbers the stopping rule remembers."""
+    """How many numbers the stopping rule stores."""
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Refuse, with a ValueError, what this run cannot have left."""
+        """Raise a ValueError if this run cannot have written the checkpoint."""
         if not 0 <= checkpoint.k <= self.iterations:
-            raise ValueError(f"it is of iteration {checkpoint.k}, and the run has {self.iterations}")
+            raise ValueError(f"it is of iteration {checkpoint.k}, but the run has only {self.iterations}")
         self._check_state(checkpoint)
         last = 0
         for number, row in enumerate(checkpoint.rows, start=1):
@@ -43,11 +43,11 @@ class Expected:
     def _check_state(self, checkpoint: Checkpoint) -> None:
         found, expected = set(checkpoint.state), set(self.variables)
         if found != expected:
-            raise ValueError(f"its state has {_listed(found)}, that of the run {_listed(expected)}")
+            raise ValueError(f"its state has {_join(found)}, but that of the run has {_join(expected)}")
         for name, tensor in checkpoint.state.items():
             if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
                 given = f"{list(tensor.shape)} of {tensor.dtype}"
-                raise ValueError(f"{name} is {given}, that of the run {list(self.shape)} of {self.dtype}")
+                raise ValueError(f"{name} is {given}, but in this run it is {list(self.shape)} of {self.dtype}")
 
     def _check_row(self, number: int, row: Row, earliest: int, k: int) -> None:
         trials, _, _ = self.shape
@@ -58,7 +58,7 @@ class Expected:
             )
         for name, value in row.items():
             if not isinstance(value, int | float) or isinstance(value, bool):
-                raise ValueError(f"row {number} has no number for {name!r:.40}, but {value!r:.40}")
+                raise ValueError(f"row {number} must have a number for {name!r:.40}; it has {value!r:.40}")
 
     def _check_notes(self, notes: Mapping[str, Any], k: int) -> None:
         trials, agents, _ = self.shape
@@ -79,7 +79,7 @@ class Expected:
         }
         for name, fit in fits.items():
             if not fit(notes.get(name)):
-                raise ValueError(f"its note of {name} cannot be of this run: {notes.get(name)!r:.60}")
+                raise ValueError(f"its entry {name} cannot be of this run: {notes.get(name)!r:.60}")
 
 
 def _whole(value: object, least: int, most: int) -> bool:
@@ -98,5 +98,5 @@ def _pair(value: object, agent: int, k: int) -> bool:
     return isinstance(value, Sequence) and len(value) == 2 and _whole(value[0], 0, agent) and _whole(value[1], 0, k)
 
 
-def _listed(names: Collection[str]) -> str:
+def _join(names: Collection[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"

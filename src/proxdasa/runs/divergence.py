@@ -1,8 +1,8 @@
-"""Finding where a run went wrong.
+"""Finding where a run diverged.
 
-Looking for non-finite values in every step would cost every run; instead the runner looks when it observes, and a run
-that diverged is replayed from the last observation with every verb watched. Samples are named, so the replay is the
-same run.
+Looking for non-finite values in every step would slow down every run. Instead the loop looks when it observes, and
+replays a run that has diverged from the last observation while checking every verb. Samples are named, so the replay is
+the same run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class DivergenceWarning(UserWarning):
     """A trial produced a non-finite value and was stopped."""
 
 
-class _Watched:
-    """The agents' verbs, noting when a row of each agent here first is not finite, in some of the trials.
+class _CheckedAgents:
+    """The agents' verbs, recording the first call in which a row of each agent is not finite, in some of the trials.
 
-    All processes call the same verbs in the same order, so counting the calls tells which agent was first, wherever it
-    lives: mixing spreads what is not finite to the neighbours, but only to later calls.
+    All processes call the same verbs in the same order, so the number of the call tells which agent was first wherever
+    it lives: mixing spreads non-finite values to the neighbours, but only in later calls.
     """
 
     def __init__(self, engine: Engine, trials: Collection[int]) -> None:
@@ -59,12 +59,15 @@ class _Watched:
 
     @property
     def complete(self) -> bool:
-        """Whether an agent was found in every trial; all processes ask together."""
-        found = torch.isfinite(self._first[..., :1]).to(torch.float64)
-        return bool((self._engine.mean(found) > 0).all())
+        """Whether an agent was found in every trial; all processes must ask together."""
+        found = torch.isfinite(self._first[..., 0]).sum(dim=-1)
+        return bool((self._engine.total(found) > 0).all())
 
     def found(self) -> dict[int, Divergence]:
-        """In each trial the first agent, of those that were first in the same call; all processes ask together."""
+        """The first agent in each trial, the one with the smallest number if several broke in the same call.
+
+        All processes must ask together.
+        """
         calls, iterations = self._engine.gather(self._first).numpy().transpose(2, 0, 1)
         agents = calls.argmin(axis=1)  # the first of equals
         return {
@@ -74,21 +77,21 @@ class _Watched:
 
 
 def broken_trials(engine: Engine, state: Any) -> list[int]:
-    """The trials in whose state some agent has a value that is not finite; all processes ask together."""
-    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1, keepdim=True) for tensor in state]).any(dim=0)
-    share = engine.mean(broken.to(torch.float64)).flatten()
-    return [int(trial) for trial in share.nonzero()]
+    """The trials in which some agent's state is not finite; all processes must ask together."""
+    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1) for tensor in state]).any(dim=0)
+    agents = engine.total(broken.sum(dim=-1))
+    return [int(trial) for trial in agents.nonzero()]
 
 
 def locate(
     algorithm: Algorithm, engine: Engine, trials: Collection[int], before: tuple[int, Any], after: tuple[int, Any]
 ) -> dict[int, Divergence]:
-    """The first agent and iteration of each trial that broke between a finite state and a broken one.
+    """The first agent and iteration of each trial that diverged between a finite state and a broken one.
 
-    Both states come with their iterations. If the replay of a trial stays finite, because steps depend on something
-    else than state and k, it is the first agent that is broken at the end.
+    Both states come with their iterations. If the replay of a trial stays finite, because a step depends on something
+    other than state and k, the answer is the first agent that is broken in the second state.
     """
-    watched, (start, state), (stop, broken) = _Watched(engine, trials), before, after
+    watched, (start, state), (stop, broken) = _CheckedAgents(engine, trials), before, after
     spent = engine.counts()
     try:
         with engine.stepping():

@@ -1,4 +1,4 @@
-"""How much memory a run needs, roughly, before it has any."""
+"""An estimate of the memory that a run needs, before any is allocated."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from proxdasa.engines.products import dense_pays
 from proxdasa.samples import BLOCK
 
 SCRATCH = 4
-"""Tensors like a variable that a step makes besides those it returns."""
+"""Temporary tensors of the size of a variable in each step."""
 DENSE = 48
-"""Bytes for each pair of agents where mixing is a product with a dense matrix, and its eigenvectors are sought."""
+"""Bytes for each pair of agents where mixing is one dense product, computed from eigenvectors of W."""
 RECORD = 1_000
-"""Bytes for the record of a trial."""
+"""Bytes for one record of one trial."""
 
 
 def footprint(
     algorithm: Algorithm, problem: Problem, network: Network, mixing: Mixing, trials: int, agents: range | None = None
 ) -> int:
-    """The bytes of these agents' variables, or all, with what a step makes of them, samples, and weights for mixing.
+    """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
-    The problem's own data are there already, or for the problem to judge.
+    The problem's own data are not included: they are in memory already, or the problem checks them itself.
     """
     n, size = network.n, problem.dtype.itemsize
     rows = trials * (n if agents is None else len(agents))

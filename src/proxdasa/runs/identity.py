@@ -1,8 +1,8 @@
-"""What a description names and does not tell: functions and objects of the user's own, by what they compute.
+"""Telling runs apart that have the same description: users' own functions and objects, by what they compute.
 
-Two runs may have the same description, ``alpha = <lambda>``, and not be the same run. A schedule is told from others by
-its values. Everything else, such as a loss or a regularizer, is told from others by what the run does first: one step
-from x⁰, the proximal step and mixing of some fixed rows, and measures after that step.
+Two runs may both be described by ``alpha = <lambda>`` and still be different runs. Schedules are compared by their
+values. Everything else, such as a loss or a regularizer, is compared by what the run computes first: one step from x⁰,
+the proximal step and mixing of some fixed rows, and measures after that step.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from proxdasa.problems import LINKS, Link
 from proxdasa.schedules import Alpha, Schedule
 
 FIRST, SPREAD = 300, 200
-"""How many of its first values a schedule is told from others by, and how many more up to K."""
+"""Schedules are compared at this many first iterations, and at this many more up to K."""
 SCALES = (0.01, 1.0, 100.0)
-"""Sizes of the rows on which Ψ is tried."""
+"""Sizes of the rows to which Ψ is applied."""
 FIRST_STEP = "by what it computes first"
-"""Stands for the digest of what no digest tells from others."""
+"""Takes the place of a digest for objects that are compared by what the run computes first."""
 
 Numbers = dict[str, list[Any]]
-"""What was computed, by names, in the values of `describe`."""
+"""Computed figures by name, as plain values."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What tells a run from others of the same description."""
+    """What distinguishes a run from others with the same description."""
 
     own_schedules: Mapping[str, Alpha]
-    """Schedules that are functions of the user's, by name."""
+    """Schedules that are the user's own functions, by name."""
     strangers: Mapping[str, bool]
-    """Everything else that is not ours, and whether its description has all of its parameters."""
+    """Everything else that is not part of the library, and whether its description has all of its parameters."""
     iterations: int
     """K."""
 
     @staticmethod
     def of(settings: Mapping[str, Any], bound: Algorithm, iterations: int) -> Identity:
-        """That of the arguments of a run and its algorithm, whose schedules are bound."""
+        """The identity of a run with these settings and this algorithm, whose schedules are bound."""
         values = {entry.name: getattr(bound, entry.name) for entry in dataclasses.fields(bound)}  # type: ignore[arg-type]
         given = {name: getattr(settings["algorithm"], name) for name in values}
         own = {f"algorithm.{name}": values[name] for name in values if callable(given[name]) and not _ours(given[name])}
@@ -60,29 +60,29 @@ class Identity:
         return Identity(own, {name: told for name, told in found.items() if name not in own}, iterations)
 
     def digests(self) -> dict[str, str]:
-        """A digest for everything that the description does not tell from others."""
+        """A digest for everything that the description only names."""
         values = {name: _digest(name, alpha, self.iterations) for name, alpha in self.own_schedules.items()}
         return values | {name: FIRST_STEP for name, told in self.strangers.items() if not told}
 
     def compare(self, theirs: object, ours: Numbers, dtype: torch.dtype) -> None:
-        """Refuse to go on from the checkpoint of a run that computed something else first, but for rounding."""
-        if theirs is None:  # from before they were noted
+        """Refuse the checkpoint of a run whose first results differ from ours by more than rounding."""
+        if theirs is None:  # written by a version that did not store them
             return
         known: Mapping[str, Any] = theirs if isinstance(theirs, Mapping) else {}
         for name in ours:
             if not _close(known.get(name), ours[name], dtype):
                 raise ValueError(
-                    f"the run of these checkpoints computed something else: {name} was {_shown(known.get(name))}, and "
-                    f"now is {_shown(ours[name])}; something of your own is another than it was: "
-                    f"{' or '.join(self.strangers)}; choose another folder, or move this one away to start anew"
+                    f"the run of these checkpoints computed something else: {name} was {_show(known.get(name))}, and "
+                    f"now is {_show(ours[name])}; something of your own has changed: "
+                    f"{' or '.join(self.strangers)}; choose another folder, or move this one away to start again"
                 )
 
 
-def numbers(view: View, metrics: Sequence[Metric]) -> Numbers:
-    """What a run computes first, seen after its first step; all agents take part."""
-    engine, pattern = view.engine, _pattern(view.engine, view.x)
+def numbers(engine: Engine, view: View, metrics: Sequence[Metric]) -> Numbers:
+    """Figures of what a run computes first, after its first step; all agents take part."""
+    pattern = _pattern(engine, view.x)
 
-    def distance(rows: Tensor) -> Tensor:  # from the pattern: signs and orders of coordinates matter
+    def distance(rows: Tensor) -> Tensor:  # to the pattern, so that signs and order of coordinates matter
         return engine.mean((rows - pattern).square().mean(dim=-1, keepdim=True)).flatten()
 
     seen: dict[str, Tensor] = {}
@@ -97,7 +97,7 @@ def numbers(view: View, metrics: Sequence[Metric]) -> Numbers:
 
 
 def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
-    """The names of what is not ours in a setting, and whether each is described in full."""
+    """The names of the user's own objects in a setting, and whether each is described in full."""
     if thing is None or isinstance(thing, bool | int | float | str | Tensor | np.ndarray | np.generic | torch.dtype):
         return
     if isinstance(thing, Network) or (isinstance(thing, Link) and thing in LINKS):
@@ -121,37 +121,37 @@ def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
 
 
 def _ours(thing: Any) -> bool:
-    """Whether a function, or the class of an object, comes with the library: then its name and parameters tell all."""
+    """Whether a function, or the class of an object, is part of the library; name and parameters then identify it."""
     if isinstance(thing, Schedule):
         return _ours(thing.rule)
-    if inspect.ismethod(thing):  # what it is bound to is not in its name
+    if inspect.ismethod(thing):  # its name does not say what it is bound to
         return False
     named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)
     return str(named.__module__).startswith("proxdasa.")
 
 
 def _digest(name: str, alpha: Alpha, iterations: int) -> str:
-    """The SHA-256 of a schedule's values; two looks at them must agree."""
+    """The SHA-256 of a schedule's values, which must be the same when computed twice."""
     ks = sorted({*range(min(FIRST, iterations)), *np.linspace(0, iterations - 1, SPREAD).astype(np.int64).tolist()})
     first, second = ([describe(alpha(k)) for k in ks] for _ in range(2))
     if first != second:
         k, one, two = next(entry for entry in zip(ks, first, second, strict=True) if entry[1] != entry[2])
         raise ValueError(
-            f"{name} is not a function of k alone: for k = {k} it was {_shown(one)} and then {_shown(two)}; "
-            "what goes on from a checkpoint, or lives in several processes, needs one that is"
+            f"{name} is not a function of k alone: for k = {k} it was {_show(one)} and then {_show(two)}; "
+            "a run with checkpoints or several processes needs one that is"
         )
     return hashlib.sha256(json.dumps([ks, first]).encode()).hexdigest()
 
 
 def _pattern(engine: Engine, like: Tensor) -> Tensor:
-    """Rows without a rule that a method could know: the same for an agent wherever it lives."""
+    """Rows without structure that a method could exploit; the same for an agent wherever it lives."""
     agents, d = torch.arange(engine.agents.start, engine.agents.stop), torch.arange(like.shape[-1])
     angles = 1 + agents.unsqueeze(-1).to(torch.float64) * 2.4 + d * 1.7
     return angles.cos().to(like.dtype).expand(like.shape).clone()
 
 
 def _close(theirs: object, ours: list[Any], dtype: torch.dtype) -> bool:
-    """Whether numbers agree but for rounding: sums have another order with another number of processes."""
+    """Whether numbers agree up to rounding: another number of processes adds in another order."""
     if not isinstance(theirs, list) or len(theirs) != len(ours):
         return False
     rounding = torch.finfo(dtype).eps
@@ -165,5 +165,5 @@ def _close(theirs: object, ours: list[Any], dtype: torch.dtype) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
-    return "not noted" if value is None else f"{value!r:.60}"
+def _show(value: object) -> str:
+    return "not stored" if value is None else f"{value!r:.60}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,28 +22,21 @@ from proxdasa.runs.checkpoint_contents import Expected
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
 from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.runs.identity import Identity, Numbers, numbers
+from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, write_config
 from proxdasa.runs.results import RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.stopping import Watch
 from proxdasa.schedules import check_count
 
-Progress = Callable[[int, int, Sequence[Row]], None]
-"""Told (iterations made, iterations in all, rows of the last observation) from time to time."""
-
-
-class ProgressWarning(UserWarning):
-    """Whoever was told of progress has failed."""
-
-
 CHECKPOINTS = "checkpoints"
-"""The folder within a results folder."""
+"""The name of the folder for checkpoints within a results folder."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Where a run leaves checkpoints, and after how many iterations each; if some are there, it goes on from them.
+    """Where a run writes checkpoints, and how many iterations apart. If the folder holds some, it continues from them.
 
-    An interrupted run leaves one in any case.
+    An interrupted run writes one in any case.
     """
 
     folder: Path
@@ -54,10 +46,17 @@ class Saving:
         if self.every is not None:
             check_count(self.every, "checkpoint_every")
 
+    @staticmethod
+    def of(checkpoints: str | Path | None, every: int | None) -> Saving | None:
+        """The arguments ``checkpoints`` and ``checkpoint_every`` of `run` as one object, if there are any."""
+        if every is not None and checkpoints is None:
+            raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
+        return None if checkpoints is None else Saving(Path(checkpoints), every)
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, kw_only=True)
 class Loop:
-    """The iterations of one run, with what they have left so far."""
+    """The iterations of one run, with the records so far."""
 
     config: Mapping[str, Any]
     fingerprint: str
@@ -67,12 +66,10 @@ class Loop:
     start: Tensor
     """x⁰ of the agents here."""
     metrics: Sequence[Metric]
-    epoch: float
-    """Samples in one pass over an agent's data."""
     iterations: int
     observe_every: int
     keep: Mapping[int, Sequence[int]]
-    """For each iterate the trials that keep it as x^R."""
+    """For each iterate, the trials that keep it as x^R."""
     compile: bool
     watch: Watch | None
 
@@ -81,13 +78,14 @@ class Loop:
     stopped: str | None = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
     _seen: int = field(default=-1, init=False)
-    """The iterations after which it was observed last."""
+    """The iteration of the last observation."""
     _now: tuple[int, Any] = field(default=(0, None), init=False)
-    """Iterations made and the state after them, together: an interruption may come between any two lines."""
+    """The number of iterations made and the state after them. One tuple, assigned at once, because an interruption may
+    come between any two lines."""
 
     def run(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Result:
-        """Start, or go on from the last checkpoint, and iterate until the end, a stop, or until all trials diverged."""
-        self._listeners = [progress] if callable(progress) else list(progress or ())
+        """Start, or continue from the last checkpoint, and iterate to the end, a stop, or until all trials diverged."""
+        self._listeners = Listeners(progress)
         self._kept = torch.full_like(self.start, torch.nan)
         self._saving = saving
         self._checkpoints: Checkpoints | None = None
@@ -99,20 +97,21 @@ class Loop:
                 self.stopped = "interrupted"
                 self.engine.rewind(self.k)
             except Exception as error:
-                self.engine.tell(f"{type(error).__name__}: {error}")
+                self.engine.fail(f"{type(error).__name__}: {error}")
                 raise
             return self._result()
 
     @property
     def k(self) -> int:
-        """The iterations made."""
+        """The number of iterations made."""
         return self._now[0]
 
     def _begin(self) -> None:
+        self._epoch = self.engine.epoch
         earlier = self._restore() if self._saving else False
         if not earlier:
             with self.engine.stepping():
-                self._now = (0, self._checked(self.algorithm.init(self.engine, self.start), "init"))
+                self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
         self._observed = self._now
@@ -120,7 +119,7 @@ class Loop:
 
     def _iterate(self) -> None:
         save_every = self._saving.every if self._saving else None
-        step = self.engine.compiled(self.algorithm.step) if self.compile else self.algorithm.step
+        step = self.engine.compile(self.algorithm.step) if self.compile else self.algorithm.step
         tick = max(1, self.iterations // 200)
         watched = self.watch.rule.every if self.watch else None
         first = True
@@ -135,22 +134,22 @@ class Loop:
                         break
                     state = step(self.engine, k, self._now[1])
                     if first:
-                        first, state = False, self._checked(state, "step")
+                        first, state = False, self._check(state, "step")
                     for trial in self.keep.get(k + 1, ()):
                         self._kept[trial] = state.x[trial]
                     self._now = (k + 1, state)
                     if self.k % tick == 0 and self.k < due:
-                        self._tell(())
+                        self._listeners.report(self.k, self.iterations, ())
             self.seconds += time.perf_counter() - began
             if watched and not self.stopped and self.k % watched == 0:
-                self._look()
+                self._ask_stopping_rule()
             self._observe_if_due()
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k % save_every == 0)):
                 self._save()
 
-    def _checked(self, state: Any, verb: str) -> Any:
-        """The state, if it is one: mistakes in a method of one's own would surface far from here."""
+    def _check(self, state: Any, verb: str) -> Any:
+        """The state, if it is one: a mistake in a user's own method would surface far from its cause."""
         what, x = f"{verb} of {type(self.algorithm).__name__}", self.start
         if not isinstance(state, self.algorithm.State):
             raise TypeError(f"{what} must return its State; got {type(state).__name__}")
@@ -160,14 +159,14 @@ class Loop:
                 raise TypeError(f"{what}: {name} must be {list(x.shape)} of {x.dtype}, as x is; got {found}")
         return state
 
-    def _look(self) -> None:
-        """Whether the agents are satisfied."""
+    def _ask_stopping_rule(self) -> None:
+        """Ask the stopping rule."""
         assert self.watch is not None
         if self.watch.satisfied(self.engine, *self._now, self.diverged):
             self.stopped = "stationary"
 
     def _observe_if_due(self) -> None:
-        """Observe now and then, and at the end; once, though an interruption may come before or after."""
+        """Observe at the set pace and at the end, but never twice: an interruption may come before or after."""
         due = self.k % self.observe_every == 0 or self.k == self.iterations or self.stopped == "stationary"
         if due and self._seen < self.k:
             self._observe()
@@ -179,8 +178,8 @@ class Loop:
         columns = {metric.name: metric.of(view).tolist() for metric in self._measures}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
         costs: Row = {**self.engine.counts(), "seconds": self.seconds}
-        if math.isfinite(self.epoch):
-            costs["epochs"] = costs["samples"] / self.epoch
+        if math.isfinite(self._epoch):
+            costs["epochs"] = costs["samples"] / self._epoch
         latest = [
             {"trial": trial, "k": k, **{name: column[trial] for name, column in columns.items()}, **costs}
             for trial in range(len(state.x))
@@ -190,7 +189,7 @@ class Loop:
         self._observed, self._seen = self._now, k
         if not latest:
             self.stopped = "diverged"
-        self._tell(latest)
+        self._listeners.report(k, self.iterations, latest)
 
     def _view(self, state: Any) -> View:
         averaging = self.algorithm.facts.averaging
@@ -198,22 +197,8 @@ class Loop:
 
     @property
     def _measures(self) -> list[Metric]:
-        """Those for which the method has what they need."""
+        """The metrics for which the method has what they need."""
         return [metric for metric in self.metrics if self.algorithm.facts.averaging or not metric.needs_z]
-
-    def _tell(self, rows: Sequence[Row]) -> None:
-        """Report progress. Whoever is told and fails is not told again, and does not cost the run."""
-        for listener in tuple(self._listeners):
-            try:
-                listener(self.k, self.iterations, rows)
-            except Exception as error:
-                self._listeners.remove(listener)
-                place = traceback.extract_tb(error.__traceback__)[-1]
-                caller_warnings.warn(
-                    f"progress after {self.k} iterations could not be told: {type(error).__name__}: {error} "
-                    f"({place.filename}, line {place.lineno}); the run goes on without telling",
-                    ProgressWarning,
-                )
 
     def _mark_diverged(self) -> None:
         k, state = self._now
@@ -222,10 +207,10 @@ class Loop:
             return
         if k == 0:
             raise ValueError(f"the starting point of trial {broken[0]} is not finite")
-        # Trials share nothing, so what is not finite in one does no harm to the others.
+        # Trials share nothing, so a trial that is not finite does no harm to the others and need not be removed.
         for trial, where in locate(self.algorithm, self.engine, broken, self._observed, self._now).items():
             self.diverged[trial] = where
-            if self.engine.writes:  # one process says it for all
+            if self.engine.writes:  # one process warns for all
                 caller_warnings.warn(
                     f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
                     f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
@@ -234,11 +219,11 @@ class Loop:
                 )
 
     def _save(self) -> None:
-        """Leave a checkpoint; all processes come here after the same iteration."""
+        """Write a checkpoint; all processes get here after the same iteration."""
         assert self._saving is not None
         assert self._checkpoints is not None
         counts = self.engine.counts()
-        state = self._collected()
+        state = self._collect_state()
         if self.engine.writes:
             diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
             notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
@@ -246,65 +231,59 @@ class Loop:
             notes |= {"first": self._first} if self._first else {}
             ending = {"checkpoint_every": self._saving.every}
             try:
-                write_config(self._saving.folder, {**self.config, "ending": ending})  # for whoever resumes it
+                write_config(self._saving.folder, {**self.config, "ending": ending})  # for `proxdasa resume`
                 self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
-            except (OSError, ValueError) as error:  # a full disk, or another run's in its place, need not cost the run
-                caller_warnings.warn(f"{error}; the run goes on", CheckpointWarning)
+            except (OSError, ValueError) as error:  # neither a full disk nor a foreign checkpoint need cost the run
+                caller_warnings.warn(f"{error}; the run continues", CheckpointWarning)
 
     def _restore(self) -> bool:
-        """Go on from the last checkpoint, if there is one."""
+        """Continue from the last checkpoint, if there is one. The writing process reads it for all."""
         assert self._saving is not None
+        engine, found = self.engine, None
         self._checkpoints = Checkpoints(self._saving.folder, self.fingerprint, self.identity.digests())
-        self._first = self._try() if self.identity.strangers else {}
-        engine, counts, trials = self.engine, self.engine.counts(), len(self.start)
+        self._first = self._compute_first() if self.identity.strangers else {}
         if engine.writes:
             sweep(self._saving.folder)
-        looked = self.watch.numbers() if self.watch else []
-        names = [*self.algorithm.State._fields, *([RANDOM_ITERATE] if self.keep else [])]
-        shape = (trials, engine.n, self.start.shape[-1])
-        expected = Expected(names, shape, self.start.dtype, self.iterations, len(looked))
-        found = self._checkpoints.latest(expected.check) if engine.writes else None
-        size = 3 + 2 * trials + len(counts) + len(looked)
-        figures = torch.full((1, engine.n, size), -1.0, dtype=torch.float64)
+            found = self._checkpoints.latest(self._expected().check)
         if found:
             self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)
-            notes = found.notes
-            spent = [notes["counts"].get(name, 0) for name in counts]
-            lost = [number for trial in range(trials) for number in notes["diverged"].get(str(trial), (-1, -1))]
-            known = [found.k, notes["observed"], notes["seconds"], *lost, *spent, *notes["watch"]]
-            figures[:] = torch.tensor(known, dtype=torch.float64)
-        like = figures[:, : len(engine.agents)]
-        k, seen, seconds, *rest = engine.distribute(figures if engine.writes else None, like)[0, 0].tolist()
-        lost, rest = rest[: 2 * trials], rest[2 * trials :]
-        if k < 0:
-            return False
-        engine.restore(dict(zip(counts, rest, strict=False)))
-        if self.watch:
-            self.watch.restore(rest[len(counts) :])
-        self.seconds, self._seen = seconds, int(seen)
-        places = enumerate(zip(lost[::2], lost[1::2], strict=True))
-        self.diverged = {trial: Divergence(int(agent), int(when)) for trial, (agent, when) in places if agent >= 0}
-        state = found.state if found else {}
-        names = self.algorithm.State._fields
-        self._now = (int(k), self.algorithm.State(*(engine.distribute(state.get(name), self.start) for name in names)))
-        if self.keep:
-            self._kept = engine.distribute(state.get(RANDOM_ITERATE), self.start)
-        if found:
             self.rows = found.rows
+        told = engine.broadcast({"k": found.k, **found.notes} if found else None)
+        if told is None:
+            return False
+        engine.restore({name: told["counts"].get(name, 0) for name in engine.counts()})
+        if self.watch:
+            self.watch.restore(told["watch"])
+        self.seconds, self._seen = told["seconds"], told["observed"]
+        self.diverged = {int(trial): Divergence(*where) for trial, where in told["diverged"].items()}
+        saved = found.state if found else {}
+        state = {name: engine.distribute(saved.get(name), self.start) for name in self._variables}
+        self._kept = state.pop(RANDOM_ITERATE, self._kept)
+        self._now = (told["k"], self.algorithm.State(**state))
         return True
 
-    def _try(self) -> Numbers:
-        """What is computed first, by which a run is told from others of the same description; it costs nothing."""
+    @property
+    def _variables(self) -> list[str]:
+        """The names of the tensors in a checkpoint."""
+        return [*self.algorithm.State._fields, *([RANDOM_ITERATE] if self.keep else [])]
+
+    def _expected(self) -> Expected:
+        shape = (len(self.start), self.engine.n, self.start.shape[-1])
+        watched = len(self.watch.numbers()) if self.watch else 0
+        return Expected(self._variables, shape, self.start.dtype, self.iterations, watched)
+
+    def _compute_first(self) -> Numbers:
+        """What the run computes first, which tells it from others of the same description; not counted as work."""
         counts = self.engine.counts()
         with self.engine.stepping():
-            state = self._checked(self.algorithm.init(self.engine, self.start.clone()), "init")
-            state = self._checked(self.algorithm.step(self.engine, 0, state), "step")
-        seen = numbers(self._view(state), self._measures)
+            state = self._check(self.algorithm.init(self.engine, self.start.clone()), "init")
+            state = self._check(self.algorithm.step(self.engine, 0, state), "step")
+        seen = numbers(self.engine, self._view(state), self._measures)
         self.engine.restore(counts)
         return seen
 
-    def _collected(self) -> dict[str, Tensor]:
-        state = self._now[1]._asdict() if self._now[1] else {}  # none if it was interrupted at once
+    def _collect_state(self) -> dict[str, Tensor]:
+        state = self._now[1]._asdict() if self._now[1] else {}  # empty if it was interrupted at once
         state |= {RANDOM_ITERATE: self._kept} if self.keep else {}
         return {name: self.engine.collect(rows) for name, rows in state.items()}
 
@@ -312,16 +291,16 @@ class Loop:
         if self.stopped == "interrupted" and self._checkpoints and self._now[1]:
             self._save()
         done = self.watch.done if self.watch else {}
-        return Result(dict(self.config), self.rows, self._collected(), self.k, self.stopped, self.diverged, done)
+        return Result(dict(self.config), self.rows, self._collect_state(), self.k, self.stopped, self.diverged, done)
 
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 are zero in here.
+    """Context manager: numbers below 1e-38 (denormals) become zero.
 
-    Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are such numbers, with which processors
-    compute tens of times slower. A thread has the setting of the one that started it: if torch has started its own
-    already, this one alone gets it.
+    Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are denormal, with which processors compute
+    tens of times slower. A thread inherits the setting of the one that starts it, so threads that torch has started
+    before keep theirs.
     """
     tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
     before = not bool(tiny * 1.0 > 0)

@@ -31,15 +31,15 @@ Row = dict[str, Any]
 
 CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
 LOCK = ".lock"
-"""An empty file by which a run keeps others out of its folder; it may stay there."""
+"""An empty file, locked while a run writes to its folder; it may stay there."""
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Keep other runs out of a results folder, which is made if need be.
+def claim(folder: Path) -> Iterator[None]:
+    """Context manager: keep other runs out of a results folder, which is created if necessary.
 
-    The lock is the system's and ends with this process, however that ends; where there are none, nobody is kept out.
-    What a killed run has left unfinished in the folder is removed.
+    The operating system's lock ends with this process, however that ends. On file systems without locks it has no
+    effect. Temporary files of a killed run are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("ab") as file:
@@ -57,17 +57,17 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], tensors: Mapping[str, Tensor]) -> None:
-    """Write a results folder; each file appears whole or not at all, and none if the records cannot be written.
+    """Write a results folder. Each file appears complete or not at all, and none if the records cannot be written.
 
-    If there is room for all but the final state, which is the largest by far, the others are kept without it.
+    If the disk has room for all but the final state, by far the largest file, the others are kept without it.
     """
-    lines, told, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
+    lines, settings, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
     final, failure = folder / FINAL, None
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as unfinished:
         ready: dict[str, Path] = {}
         try:
-            for name, data in ((RECORDS, lines), (CONFIG, told)):
+            for name, data in ((RECORDS, lines), (CONFIG, settings)):
                 ready[name] = unfinished.enter_context(disk.beside(folder / name, data))
         except OSError as error:
             raise disk.StorageError(
@@ -78,7 +78,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
             ready[FINAL] = unfinished.enter_context(disk.beside(final, state))
         except OSError as error:
             failure = error
-        # Without a configuration what is left of earlier results never looks whole; the new one comes last.
+        # Remove the old configuration first and write the new one last: a folder without one never looks complete.
         for old in (folder / CONFIG, final):
             old.unlink(missing_ok=True)
         for name in (name for name in (RECORDS, FINAL, CONFIG) if name in ready):
@@ -86,7 +86,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
         disk.sync(folder)
     if failure:
         try:
-            disk.replace(final, state)  # in the room that an earlier one took
+            disk.replace(final, state)  # try again in the space of the old one, which is gone now
         except OSError:
             raise disk.StorageError(
                 f"{final} could not be written: {disk.reason(failure)}; the records are saved in {folder}, the final "
@@ -102,7 +102,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a results folder."""
-    path = _expected(folder, CONFIG)
+    path = _require(folder, CONFIG)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -116,9 +116,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The records of a results folder; a last line cut short by a killed run is left out with a warning."""
-    path = _expected(folder, RECORDS)
-    # What is no text at all is then no JSON object, in a line with a number.
+    """The records of a results folder; a last line truncated by a killed run is left out with a warning."""
+    path = _require(folder, RECORDS)
+    # Bytes that are not text then fail as JSON, in an error with the line number.
     return parse_rows(path.read_text(encoding="utf-8", errors="replace"), path)
 
 
@@ -136,13 +136,13 @@ def mean_row(rows: Sequence[Row]) -> Row:
 
 
 def parse_rows(text: str, path: Path) -> list[Row]:
-    """The rows in the text of a file, whose path is for messages; a last line cut short is left out with a warning."""
+    """The rows in the text of a file (its path is for messages); a truncated last line is left out with a warning."""
     lines = text.splitlines()
     rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-            # The names are the same in all rows, and kept once.
+            # Rows share their names, so keep each name once in memory.
             rows.append({sys.intern(key): math.nan if value is None else value for key, value in row.items()})
         except (ValueError, AttributeError, RecursionError) as error:
             if number < len(lines):
@@ -153,7 +153,7 @@ def parse_rows(text: str, path: Path) -> list[Row]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The final state of a results folder."""
-    path = _expected(folder, FINAL)
+    path = _require(folder, FINAL)
     try:
         return load_file(path)
     except SafetensorError as error:
@@ -161,7 +161,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies as the tensors' file format takes them: it refuses variables that are one tensor (x₋ = x⁰)."""
+    """Copies that can be saved: safetensors refuses two variables that share one tensor, such as x₋ = x⁰."""
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 
@@ -169,7 +169,7 @@ def find_results(folder: Path) -> list[Path]:
     """The results folders at or below a folder, in name order."""
     if not folder.is_dir():
         raise FileNotFoundError(f"there is no folder {folder}")
-    # A link to nowhere is found too: whoever reads it says what is wrong.
+    # lexists finds broken links too; reading them then says what is wrong.
     found = sorted(place for place in folders_below(folder) if os.path.lexists(place / RECORDS))
     if not found:
         raise FileNotFoundError(f"there are no results in {folder} (no {RECORDS} at or below it)")
@@ -177,7 +177,7 @@ def find_results(folder: Path) -> list[Path]:
 
 
 def folders_below(folder: Path) -> Iterator[Path]:
-    """A folder and all below it, however deep, but none behind a link; one that cannot be listed is empty."""
+    """A folder and all folders below it, without following links; one that cannot be listed counts as empty."""
     places = [folder]
     while places:
         place = places.pop()
@@ -189,7 +189,7 @@ def folders_below(folder: Path) -> Iterator[Path]:
             continue
 
 
-def _expected(folder: Path, name: str) -> Path:
+def _require(folder: Path, name: str) -> Path:
     path = folder / name
     if not path.is_file():
         raise FileNotFoundError(f"{folder} is not a results folder: it has no {name}")
@@ -197,7 +197,7 @@ def _expected(folder: Path, name: str) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no word for infinities and NaN; other tools read null."""
+    """The value with null for infinities and NaN, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

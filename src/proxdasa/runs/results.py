@@ -23,7 +23,7 @@ class Divergence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run leaves. Trials that diverged have records up to then and a non-finite final state."""
+    """The outcome of a run. Trials that diverged have records up to then and a non-finite final state."""
 
     config: dict[str, Any]
     """What was run, as plain values, with the facts of the network under "facts"."""
@@ -32,7 +32,7 @@ class Result:
     state: dict[str, Tensor]
     """The final state by the method's own names (x, z, ...), each ``[trials, agents, d]``."""
     iterations: int
-    """How many iterations were made."""
+    """The number of iterations made."""
     stopped: str | None = None
     """Why the run ended early: "stationary", "interrupted", "diverged", or None if it did not."""
     diverged: dict[int, Divergence] = field(default_factory=dict)
@@ -68,9 +68,9 @@ class Result:
         return self.state[RANDOM_ITERATE]
 
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
-        """Write config.json, records.jsonl and final.safetensors; earlier results are kept unless told otherwise.
+        """Write config.json, records.jsonl and final.safetensors; refuses to replace results unless ``overwrite``.
 
-        Where there is no room for the final state the records are kept without it, and an OSError says so.
+        If the disk has no room for the final state, the records are kept without it, and an OSError says so.
         """
         folder = Path(folder)
         if not overwrite and (folder / files.RECORDS).exists():
@@ -86,7 +86,7 @@ class Result:
 
 
 def load(folder: str | Path) -> Result:
-    """The result that `Result.save` wrote."""
+    """Load a result that `Result.save` wrote."""
     folder = Path(folder)
     config = files.read_config(folder)
     ending = config.pop("ending")

@@ -1,4 +1,4 @@
-"""Knowing when to stop, without a gradient more than the method takes anyway.
+"""Knowing when to stop, without any additional gradient.
 
 z̄ follows ∇F(x̄) (paper, remark "Dual convergence"), so agents can see from their own x and z how stationary they are.
 """
@@ -16,22 +16,22 @@ from proxdasa.contracts import Algorithm, Engine
 from proxdasa.schedules import check_count, check_positive
 
 FORGOTTEN = 0.01
-"""z has forgotten where it began once its start has no more than this weight in it."""
+"""z counts as having forgotten z⁰ once z⁰ has at most this weight in it."""
 
 
 @dataclass(frozen=True)
 class Stationary:
-    """Stop once every agent has found itself stationary, ``patience`` times in a row.
+    """Stop once every agent has measured itself as stationary, ``patience`` times in a row.
 
         ‖G(x_i, z_i, γ)‖² ≤ tolerance,    G(x, z, γ) = (x − prox_γ(x − γ z)) / γ
 
-    Every ``every`` iterations each agent looks at its own x and z, and tells the others whether it is satisfied: one
-    number, no gradient. That is the strictest agent's view, noise included, so the true ‖G(x̄, ∇F(x̄), γ)‖² is usually
-    well below the tolerance (a quarter of it in the tests' quadratics). Agents whose data differ are satisfied with
-    Prox-DASA-GT, whose z follow the network's gradient; those of Prox-DASA keep apart.
+    Every ``every`` iterations each agent computes this from its own x and z and sends one number, whether it is
+    satisfied; no gradient is needed. The strictest agent decides, noise included, so the true ‖G(x̄, ∇F(x̄), γ)‖² is
+    usually well below the tolerance (a quarter of it in the tests' quadratics). If the agents' data differ, use
+    Prox-DASA-GT, whose z follow the network's gradient; with Prox-DASA each z_i follows the agent's own.
 
-    Looking begins when z⁰ = 0, which would satisfy everybody, has left z: ∏(1 − α_k) ≤ 0.01. Needs a
-    method that declares an averaged gradient (`contracts.Averaging`).
+    The rule starts once z has forgotten z⁰ = 0, which would satisfy every agent: ∏(1 − α_k) ≤ 0.01. It needs a method
+    that declares an averaged gradient (`contracts.Averaging`).
     """
 
     tolerance: float
@@ -53,7 +53,7 @@ class Stationary:
 
 
 class Watch:
-    """The rule at work in one run: how often in a row each trial has passed, and since when it is done."""
+    """The rule at work in one run: how often in a row each trial has passed, and when it was done."""
 
     def __init__(self, rule: Stationary, algorithm: Algorithm, trials: int) -> None:
         assert algorithm.facts.averaging is not None, "the rule was not checked"
@@ -63,33 +63,33 @@ class Watch:
         self._made, self._start = 0, torch.ones(trials, dtype=torch.float64)
 
     def satisfied(self, engine: Engine, k: int, state: Any, lost: Collection[int]) -> bool:
-        """Look after k iterations; whether all trials are done."""
-        passed = self._passed(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
+        """Apply the rule after k iterations; returns whether all trials are done."""
+        passed = self._all_satisfied(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
         self.streaks = torch.where(passed, self.streaks + 1, 0)
         for trial in (self.streaks >= self.rule.patience).nonzero().flatten().tolist():
             self.done.setdefault(trial, k)
         return self.finished(lost)
 
     def finished(self, lost: Collection[int]) -> bool:
-        """Whether all trials, but for those that are lost, are done."""
+        """Whether all trials are done, apart from those that have diverged (``lost``)."""
         return all(trial in self.done or trial in lost for trial in range(len(self.streaks)))
 
     def numbers(self) -> list[float]:
-        """What it remembers, for a checkpoint."""
+        """The streaks and ends of all trials, for a checkpoint."""
         return [*self.streaks.tolist(), *(self.done.get(trial, -1) for trial in range(len(self.streaks)))]
 
     def restore(self, numbers: list[float]) -> None:
-        """Go on from there."""
+        """Continue from the numbers of a checkpoint."""
         streaks, done = numbers[: len(self.streaks)], numbers[len(self.streaks) :]
         self.streaks = torch.tensor(streaks).to(torch.int64)
         self.done = {trial: int(k) for trial, k in enumerate(done) if k >= 0}
 
-    def _passed(self, engine: Engine, state: Any) -> Tensor:
+    def _all_satisfied(self, engine: Engine, state: Any) -> Tensor:
         """Whether all agents of each trial are satisfied."""
         γ = self._algorithm.mapping_gamma
         mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ
-        content = mapping.square().sum(-1, keepdim=True) <= self.rule.tolerance
-        return engine.mean(content.to(torch.float64)).flatten() == 1.0
+        unsatisfied = ~(mapping.square().sum(-1) <= self.rule.tolerance)  # NaN does not satisfy an agent
+        return engine.total(unsatisfied.sum(-1)) == 0
 
     def _weight_of_start(self, k: int) -> Tensor:
         """∏_{j<k} (1 − α_j) for each trial."""

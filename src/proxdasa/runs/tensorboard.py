@@ -1,4 +1,4 @@
-"""The measures of a run for TensorBoard, while it runs; needs its package, ``pip install 'proxdasa[tensorboard]'``."""
+"""The measures of a run in TensorBoard, while it runs; needs ``pip install 'proxdasa[tensorboard]'``."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Self
 from proxdasa.runs.records import Row, mean_row
 
 FEW = 10
-"""Trials that have curves of their own."""
+"""This many trials get curves of their own."""
 
 
 class TensorBoard:
-    """A run's progress as event files: ``run(..., progress=TensorBoard("results/tensorboard"))``.
+    """Writes a run's progress as event files: ``run(..., progress=TensorBoard("results/tensorboard"))``.
 
-    Each measure is a chart with the mean over trials and, if there are several, a curve for each of the first ten, from
-    folders ``trial-0``, ... within. A run that goes on from a checkpoint goes on with its curves; what they had beyond
-    the checkpoint is replaced. Every observation is on disk at once; `close`, or the end of a ``with``, closes files.
+    Each measure is a chart with the mean over trials and, if there are several, a curve for each of the first ten
+    (folders ``trial-0``, ...). A resumed run continues its curves; what they had beyond the checkpoint is replaced.
+    Every observation is flushed to disk at once; `close`, or the end of a ``with`` block, closes the files.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -31,13 +31,14 @@ class TensorBoard:
         self._writers: dict[str, Any] = {}
 
     def __call__(self, k: int, iterations: int, rows: Sequence[Row]) -> None:  # noqa: ARG002 - as every Progress
-        """Write what was observed after k iterations."""
+        """Write the observation after k iterations."""
         if not rows:
             return
         self._write("", k, mean_row(rows))
         for row in rows:
             name = f"trial-{row['trial']}"
-            if row["trial"] < FEW and (len(rows) > 1 or (self._folder / name).exists()):  # the others may have diverged
+            # A single row may be all that has not diverged: then the trial has a curve already.
+            if row["trial"] < FEW and (len(rows) > 1 or (self._folder / name).exists()):
                 self._write(name, k, row)
 
     def close(self) -> None:
@@ -53,10 +54,10 @@ class TensorBoard:
         self.close()
 
     def _write(self, name: str, k: int, row: Row) -> None:
-        if name not in self._writers:  # from k on, earlier files of the same run are void
+        if name not in self._writers:  # hides what earlier files of the same run have from k on
             self._writers[name] = self._open(str(self._folder / name), purge_step=k)
         writer = self._writers[name]
         for measure, value in row.items():
             if measure not in ("trial", "k"):
                 writer.add_scalar(measure, value, k)
-        writer.flush()  # a run that is killed, and resumed, has no gap
+        writer.flush()  # so that a run that is killed and resumed has no gap

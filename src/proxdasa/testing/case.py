@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import networks
-from proxdasa.contracts import Agents, Algorithm, Problem, Regularizer, unpacked
+from proxdasa.contracts import Agents, Algorithm, Problem, Regularizer, unpack
 from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import L1, Zero
@@ -151,7 +151,7 @@ class Verbs:
         if self._stir is not None and 0 <= (place := self._stir - self.mixed) < len(several):
             several[place] = several[place] + rows(len(several[place]), seed=77).abs()
         self.mixed += len(several)
-        return unpacked(tuple(several))
+        return unpack(tuple(several))
 
     @property
     def degrees(self) -> Tensor:

@@ -1,8 +1,8 @@
-"""What our own launcher tells the processes that it starts, by the environment."""
+"""Environment variables by which our own launcher informs the processes that it starts."""
 
 RENDEZVOUS = "PROXDASA_RENDEZVOUS"
-"""The environment variable with the file by which the processes of our own launcher find each other."""
+"""The file by which the processes find each other."""
 START = "PROXDASA_START"
-"""And that with how often it has started them."""
+"""How often the launcher has started them, this time included."""
 LIFELINE = "PROXDASA_LIFELINE"
-"""And that with the file descriptor from which reading ends when it does."""
+"""A file descriptor that reads as closed once the launcher has ended."""

@@ -1,4 +1,4 @@
-"""Our own launcher: the processes of a run on this machine, watched, and started anew from the last checkpoint."""
+"""Our own launcher: starts the processes of a run on this machine, watches them, and restarts them if one dies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from proxdasa.exit_codes import FINAL, Code, foremost
 WATCH = 0.05
 """Seconds from one look at the processes to the next."""
 GRACE = 30.0
-"""Seconds that processes have for leaving a checkpoint once they were asked to stop, before they are ended."""
+"""Seconds that processes have to write a checkpoint after they were asked to stop, before they are killed."""
 LOSS = 5.0
-"""Seconds that the others have for ending by themselves once one has died: they notice, and say what they miss."""
-SPOKEN = "spoken"
-"""The file, beside that by which they find each other, which says that one has told what is left."""
+"""Seconds that the others have to notice that one has died and to report it, before they are killed."""
+REPORTED = "reported"
+"""A file beside the rendezvous file; it exists once a process has told the user what an interrupted run has kept."""
 
 
 def launch(
@@ -30,58 +30,59 @@ def launch(
     processes: int,
     restarts: int = 0,
     say: Callable[[str], None] = print,
-    speak: Callable[[], None] = lambda: None,
+    report: Callable[[], None] = lambda: None,
 ) -> int:
-    """Run a command in so many processes that find each other; the exit code that tells how they ended.
+    """Run a command in several processes that find each other; returns the exit code that says how they ended.
 
-    If one dies, all are started again, up to ``restarts`` times, unless its exit code is that of a decision. Signals
-    that ask to stop ask all of them; ``speak`` is called if they then end before one of them has `spoken`.
+    If one dies, all are started again, up to ``restarts`` times, unless its exit code is final. Signals that ask to
+    stop are passed on to all of them. ``report`` tells the user what is kept; it is called if the processes were
+    interrupted and none of them has done so (`mark_reported`).
     """
     for attempt in range(restarts + 1):
         asked: list[int] = []
         with tempfile.TemporaryDirectory(prefix="proxdasa-") as folder:
             shared = {RENDEZVOUS: str(Path(folder) / "rendezvous"), START: str(attempt + 1)}
-            with signals.handled(asked.append), _started(command, processes, shared) as children:
+            with signals.handle(asked.append), _start(command, processes, shared) as children:
                 codes = _watch(children, asked)
-            silent = not (Path(folder) / SPOKEN).exists()
+            silent = not (Path(folder) / REPORTED).exists()
         code = foremost([code for code in codes if code is not None])
         if asked and code not in FINAL and codes.count(0) < processes:
             code = Code.INTERRUPTED
         if code == Code.INTERRUPTED and silent:
-            speak()
+            report()
         if code in (Code.DONE, *FINAL):
             return code
         again = f"; starting again from the last checkpoint ({attempt + 1} of {restarts})" if attempt < restarts else ""
         if code < 0 or again:
-            say(f"a process ended with {signals.described(code)}{again}")
+            say(f"a process ended with {signals.describe_exit(code)}{again}")
     return Code.LOST if code < 0 else code
 
 
-def spoken() -> None:
-    """Tell our launcher, if there is one, that it is said what is left of a run that was interrupted."""
+def mark_reported() -> None:
+    """Let our launcher, if there is one, know that the user was told what an interrupted run has kept."""
     if RENDEZVOUS in os.environ:
-        with suppress(OSError):  # it was killed, and its folder removed
-            Path(os.environ[RENDEZVOUS]).with_name(SPOKEN).touch()
+        with suppress(OSError):  # the launcher was killed and its folder removed
+            Path(os.environ[RENDEZVOUS]).with_name(REPORTED).touch()
 
 
 def cores() -> int:
-    """The cores that this process may use, which may be fewer than the machine has."""
+    """The number of cores that this process may use, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads(processes: int) -> int:
-    """The threads for each of so many processes: together they have as many as there are cores."""
+    """Threads for each of several processes, so that together they have as many as there are cores."""
     return max(1, cores() // processes)
 
 
 @contextmanager
-def _started(
+def _start(
     command: Sequence[str], processes: int, shared: Mapping[str, str]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The processes, none of which outlives this.
+    """Context manager: start the processes; none of them outlives it.
 
-    They have one end of a pipe whose other end closes with us, even if we are killed. The environment may have a number
-    of threads that was meant for one process; theirs is their share of the cores.
+    They hold one end of a pipe whose other end closes when this process ends, even by SIGKILL. Their number of threads
+    is their share of the cores, whatever the environment says: that was meant for a single process.
     """
     lifeline, held = os.pipe()
     share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(processes)))
@@ -89,22 +90,22 @@ def _started(
     children: list[subprocess.Popen[bytes]] = []
     try:
         for rank in map(str, range(processes)):
-            # A group of its own: Ctrl-C reaches it through us, once.
+            # Each has its own process group, so that Ctrl-C reaches it once, through us.
             env = {**shared, "RANK": rank}
             children += [subprocess.Popen(command, env=env, process_group=0, pass_fds=[lifeline])]
         yield children
     finally:
         for child in children:
-            child.kill()  # does nothing to those that have ended
+            child.kill()  # has no effect on those that have ended
             child.wait()
         for end in (lifeline, held):
             os.close(end)
 
 
 def _watch(children: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> list[int | None]:
-    """Wait until all have ended, or some time after one has failed or all were asked to stop; their codes, or None.
+    """Wait until all have ended, or for a while after one has failed or all were asked to stop.
 
-    Each signal that asks to stop is passed on.
+    Returns their exit codes, None for those still running. Signals in ``asked`` are passed on as they arrive.
     """
     deadline, passed_on = math.inf, 0
     while any(child.poll() is None for child in children) and time.monotonic() < deadline:

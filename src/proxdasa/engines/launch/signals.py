@@ -1,7 +1,7 @@
-"""Signals that ask to stop: Ctrl-C, SIGTERM, and SIGHUP, which comes when a terminal is closed. All mean the same.
+"""Signals that ask to stop: Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends when it is closed. All mean the same.
 
-Whatever has to do with them is here. Who ignores one of them, as nohup does SIGHUP, goes on ignoring it. Python
-handles signals in its main thread, and nothing here changes anything in another one.
+All handling of signals is in this file. A signal that is ignored, as nohup makes SIGHUP, stays ignored. Python handles
+signals in its main thread; called from another thread, nothing here has any effect.
 """
 
 from __future__ import annotations
@@ -18,53 +18,56 @@ T = TypeVar("T")
 
 ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 PAUSE = 0.02
-"""Seconds after which a thread that waits looks for signals."""
+"""Seconds after which a waiting thread looks for signals."""
 
 
 @contextmanager
-def handled(act: Callable[[int], None], once: bool = False) -> Iterator[None]:
-    """Act on the signals in here, or on the first of each kind: a second one then does what it did outside."""
+def handle(act: Callable[[int], None], once: bool = False) -> Iterator[None]:
+    """Context manager: call ``act`` on each signal or, with ``once``, on the first of each kind.
 
-    def handle(number: int, _: FrameType | None) -> None:
+    A second one then does what it did outside.
+    """
+
+    def on_signal(number: int, _: FrameType | None) -> None:
         if once:
             signal.signal(number, before[number])
         act(number)
 
-    with _replaced(handle) as before:
+    with _replace_handlers(on_signal) as before:
         yield
 
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """The first signal raises KeyboardInterrupt in here; whoever then saves what there is hears no second one."""
+    """Context manager: the first signal raises KeyboardInterrupt; later ones are ignored, so that results get saved."""
 
     def interrupt(_number: int) -> None:
         for number in ASKING:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    with handled(interrupt):
+    with handle(interrupt):
         yield
 
 
 @contextmanager
 def deadly() -> Iterator[None]:
-    """A signal ends this process in here, without a word: where it waits outside of Python no handler is called."""
-    with _replaced(signal.SIG_DFL):
+    """Context manager: a signal ends this process at once. For waits outside of Python, where no handler is called."""
+    with _replace_handlers(signal.SIG_DFL):
         yield
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """No signal disturbs what is done in here, such as writing what all the work was for."""
-    with _replaced(signal.SIG_IGN):
+def ignored() -> Iterator[None]:
+    """Context manager: signals are ignored, for example while results are written."""
+    with _replace_handlers(signal.SIG_IGN):
         yield
 
 
-def heard(act: Callable[[], T]) -> T:
-    """Do something that waits outside of Python, where no handler is called, while this thread waits and calls them.
+def call_in_thread(act: Callable[[], T]) -> T:
+    """Call something that waits outside of Python in a thread, so that this thread can handle signals meanwhile.
 
-    If a handler raises, what was begun is left to itself.
+    If a handler raises, the thread is abandoned.
     """
     if threading.current_thread() is not threading.main_thread():
         return act()
@@ -80,16 +83,16 @@ def heard(act: Callable[[], T]) -> T:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(PAUSE)  # not for ever: a signal may come just before it waits, and would not wake it
+        thread.join(PAUSE)  # not for ever: a signal that arrives just before the wait would not wake it
     if errors:
         raise errors[0]
     return results[0]
 
 
 def follow(lifeline: int) -> None:
-    """Stop as if asked to, with a checkpoint, when our launcher has ended before us: it was killed.
+    """Stop as if asked to, with a checkpoint, if our launcher is killed.
 
-    Then nobody holds the other end of this pipe.
+    The launcher holds the other end of this pipe, so reading from it returns when the launcher ends.
     """
 
     def wait() -> None:
@@ -99,14 +102,14 @@ def follow(lifeline: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def described(code: int) -> str:
-    """The exit code of a process in words; that of one which a signal has ended is negative."""
+def describe_exit(code: int) -> str:
+    """An exit code as text; it is negative if a signal has ended the process."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 @contextmanager
-def _replaced(handler: Any) -> Iterator[dict[int, Any]]:
-    """Another handler of all signals that are not ignored; what they had before."""
+def _replace_handlers(handler: Any) -> Iterator[dict[int, Any]]:
+    """Context manager: set the handler of all signals that are not ignored; yields the handlers before."""
     main = threading.current_thread() is threading.main_thread()
     found = {number: signal.getsignal(number) for number in ASKING if main}
     # None stands for a handler that is not Python's, and that Python cannot put back.

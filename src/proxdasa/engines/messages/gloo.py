@@ -21,7 +21,7 @@ from torch import Tensor
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START
-from proxdasa.engines.messages.transport import CPU, DOUBT, TIMEOUT, LostError, blamed, doubt
+from proxdasa.engines.messages.transport import CPU, DOUBT, TIMEOUT, LostError, doubt, find_lost
 
 T = TypeVar("T")
 
@@ -42,60 +42,64 @@ class Torch:
         self._store, self._timeout, self.device = store, timedelta(seconds=timeout), device
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """All messages at once; receiving is begun first, so that none waits for room."""
+        """Post all messages at once, receives first so that every send finds a buffer waiting."""
         messages = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in into.items()]
         messages += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in out.items()]
         on_gpu = any(message.tensor.is_cuda for message in messages)
-        pending = self._posted_together(messages) if on_gpu else self._posted(messages)
+        pending = self._post_together(messages) if on_gpu else self._post(messages)
         began = time.perf_counter()
         for peer, work in pending:
-            assert work is not None, "torch.distributed was told that this process is not in the group"
-            self._tried(peer, partial(work.wait, self._timeout))
+            assert work is not None, "torch.distributed says that this process is not in the group"
+            self._attempt(peer, partial(work.wait, self._timeout))
         return time.perf_counter() - began
 
     def sum(self, x: Tensor) -> Tensor:
-        """An all-reduce."""
-        self._tried(self.rank, partial(dist.all_reduce, x))
+        """The sum over all processes, by an all-reduce."""
+        self._attempt(self.rank, partial(dist.all_reduce, x))
         return x
 
     def fail(self, reason: str) -> str:
-        """Leave the reason in the store, unless one is there."""
-        return self._asked(lambda: str(self._store.compare_set(FAILURE, "", reason), "utf-8"), reason)
+        """Leave the reason in the store unless one is there already."""
+        return self._ask_store(lambda: str(self._store.compare_set(FAILURE, "", reason), "utf-8"), reason)
 
     def close(self) -> None:
-        """End the group."""
+        """Leave the process group."""
         dist.destroy_process_group()
 
-    def _posted(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
-        """Each message on its own, which is how gloo tells whose was lost."""
+    def _post(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """Post each message on its own, so that a failure says which peer was lost."""
         return [
-            (message.peer, self._tried(message.peer, partial(message.op, message.tensor, message.peer)))
+            (message.peer, self._attempt(message.peer, partial(message.op, message.tensor, message.peer)))
             for message in messages
         ]
 
-    def _posted_together(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
-        """As one operation: NCCL's wait for each other in the order in which they were posted.
+    def _post_together(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
+        """Post all messages as one operation, because NCCL runs single ones in order and could deadlock.
 
-        It does not tell whose was lost; that the first one's is missing is a guess, which `blamed` looks into.
+        A failure then does not say which peer was lost; the first is a guess that `find_lost` looks into.
         """
         peer = messages[0].peer
-        return [(peer, work) for work in self._tried(peer, partial(dist.batch_isend_irecv, list(messages)))]
+        return [(peer, work) for work in self._attempt(peer, partial(dist.batch_isend_irecv, list(messages)))]
 
-    def _tried(self, peer: int, act: Callable[[], T]) -> T:
-        """Do something that fails if this process is lost."""
+    def _attempt(self, peer: int, act: Callable[[], T]) -> T:
+        """Do something that fails if ``peer`` is lost."""
+        began = time.perf_counter()
         try:
             return act()
         except RuntimeError as error:
-            raise self._lost(peer, error) from error
+            # gloo raises the same exception for a peer that has ended and for one that is silent, but only waits out
+            # the timeout for the latter. (A wait is over some microseconds before the clock says so.)
+            silent = time.perf_counter() - began > 0.99 * self._timeout.total_seconds()
+            raise self._lost(peer, silent) from error
 
-    def _lost(self, missed: int, error: RuntimeError) -> LostError:
-        """Who is lost. One that waits for another, and therefore has hung up on us, says so in the store.
+    def _lost(self, missed: int, timed_out: bool) -> LostError:
+        """Find out which process is lost.
 
-        Of a process that has ended everybody hears; for one that is silent somebody waits in vain, and says that too.
+        Everyone notices a process that has ended. A silent one is noticed by those who wait for it; they hang up on
+        their own neighbours then, and say in the store that they were waiting.
         """
-        timed_out = "timed out" in str(error).lower()
 
-        def tell() -> None:
+        def announce() -> None:
             if timed_out:
                 self._store.set("timed-out", "")
             self._store.set(f"waiting-{self.rank}", "")
@@ -104,15 +108,15 @@ class Torch:
             return [peer for peer in range(self.size) if not self._store.check([f"waiting-{peer}"])]
 
         others = [peer for peer in range(self.size) if peer != self.rank]
-        self._asked(tell, None)
+        self._ask_store(announce, None)
         patience = doubt(self._timeout.total_seconds()) if timed_out else DOUBT
-        peer = blamed(missed, lambda: self._asked(silent, others), patience)
-        timed_out = timed_out or self._asked(lambda: bool(self._store.check(["timed-out"])), False)
+        peer = find_lost(missed, lambda: self._ask_store(silent, others), patience)
+        timed_out = timed_out or self._ask_store(lambda: bool(self._store.check(["timed-out"])), False)
         silence = f"silent for {self._timeout.total_seconds():g} s"
         return LostError(peer, silence if timed_out else "its process has ended")
 
-    def _asked(self, question: Callable[[], T], otherwise: T) -> T:
-        """What the store answers, unless it has gone, or is beyond the same broken link and answers too late."""
+    def _ask_store(self, question: Callable[[], T], otherwise: T) -> T:
+        """What the store answers; ``otherwise`` if it has gone, or is behind the same broken link and too slow."""
         answers: list[T] = []
 
         def ask() -> None:
@@ -131,7 +135,9 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
     Messages stay on this machine, by the loopback interface, unless another interface is named.
     """
     if "WORLD_SIZE" not in os.environ:
-        raise ValueError("the environment has RANK, as of torchrun, but no WORLD_SIZE; without RANK the run is alone")
+        raise ValueError(
+            "the environment has RANK, as under torchrun, but no WORLD_SIZE; set both, or unset RANK to run alone"
+        )
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if interface is None and int(os.environ.get("LOCAL_WORLD_SIZE", size)) < size:
         raise ValueError(
@@ -157,22 +163,22 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
         store.set_timeout(limit)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         if device != CPU:
-            dist.all_reduce(torch.zeros(1, device=device))  # NCCL wants all to take part in the first operation
+            dist.all_reduce(torch.zeros(1, device=device))  # the first NCCL operation must involve every process
         return store, start
 
     if LIFELINE in os.environ:
         signals.follow(int(os.environ[LIFELINE]))
     try:
-        store, start = signals.heard(meet)
+        store, start = signals.call_in_thread(meet)
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
     return Torch(store, timeout, restarted=start > 1, device=device)
 
 
 def _prepare_nccl(device: torch.device, interface: str) -> str:
-    """Set what NCCL reads from the environment, and which GPU is ours; the name of the backend.
+    """Set the environment variables that NCCL reads and the GPU of this process; returns the name of the backend.
 
-    What is in main memory, such as digests, still goes by gloo.
+    Tensors in main memory, such as digests, still go by gloo.
     """
     if device.type != "cuda" or not torch.cuda.is_available() or not dist.is_nccl_available():
         raise ValueError(
@@ -180,23 +186,23 @@ def _prepare_nccl(device: torch.device, interface: str) -> str:
             "memory, wherever the model is"
         )
     os.environ["NCCL_SOCKET_IFNAME"] = f"={interface}"
-    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # or a silent process would not be an error here, but end this one
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # otherwise a silent peer would kill this process instead of raising
     torch.cuda.set_device(device)
     return f"cpu:gloo,{device.type}:nccl"
 
 
 def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
-    """How often these processes have been started with this store, which torchrun keeps while it restarts them.
+    """How often these processes have been started with this store, which torchrun keeps across restarts.
 
-    Its own count of restarts is not the same on all machines. Process 0 counts; another takes the count when its name
-    stands beside it, and so never one that an earlier start has left.
+    Torchrun's own count of restarts is not the same on all machines. Process 0 counts and publishes the count with the
+    names of the others; a process takes it only if its own name is there, so never one that an earlier start has left.
     """
     name, deadline = uuid.uuid4().hex, time.monotonic() + timeout
 
     def pause() -> None:
         time.sleep(WATCH)
         if time.monotonic() > deadline:
-            raise RuntimeError("some did not come")
+            raise RuntimeError("some did not arrive")
 
     if rank:
         store.set(f"proxdasa-{rank}", name)

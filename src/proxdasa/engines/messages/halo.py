@@ -12,11 +12,11 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 HEADER = 2
-"""Numbers that each message carries beside the rows; the engine says what they are."""
+"""Numbers at the head of each message, before the rows; `Neighbourhood` writes and reads them."""
 
 
 def blocks(n: int, size: int) -> list[range]:
-    """Which agents live in which process: consecutive ones, as evenly as it goes."""
+    """Which agents live in which process: consecutive ones, divided as evenly as possible."""
     if not 1 <= size <= n:
         raise ValueError(f"{n} agents can live in 1 to {n} processes; got {size}")
     cuts = [n * rank // size for rank in range(size + 1)]
@@ -24,7 +24,7 @@ def blocks(n: int, size: int) -> list[range]:
 
 
 class Message(NamedTuple):
-    """A buffer and the views of it: rows ``[company, agents, d]`` and header."""
+    """A buffer with two views of it: the rows ``[batch, agents, d]`` and the header."""
 
     buffer: Tensor
     rows: Tensor
@@ -33,26 +33,26 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Halo:
-    """The agents here with their neighbours elsewhere, in ascending order, as the rows of a table.
+    """A table whose rows are the agents here and their neighbours elsewhere, in ascending order.
 
-    Processes hold consecutive agents, so the rows of one peer are consecutive in the table.
+    Each process holds consecutive agents, so the rows of one peer are consecutive in the table.
     """
 
     own: slice
     """The rows of the table that live here."""
     columns: np.ndarray
-    """The agents of the table."""
+    """Which agents the rows of the table belong to."""
     sends: dict[int, Tensor]
-    """For each peer the rows, counted among those here, that it needs."""
+    """For each peer, which of the rows here it needs."""
     receives: dict[int, slice]
-    """For each peer its rows of the table."""
+    """For each peer, its rows of the table."""
     _messages: dict[tuple[int, int, torch.dtype], tuple[dict[int, Message], dict[int, Message], Tensor]] = field(
         default_factory=dict
     )
 
     @classmethod
     def of(cls, W: csr_array, parts: list[range], rank: int, device: torch.device) -> Halo:
-        """What W asks of the process that holds ``parts[rank]``."""
+        """The halo of the process that holds the agents ``parts[rank]``."""
         here = parts[rank]
         needed = np.unique(np.append(W[here.start : here.stop].indices, here))
         sends, receives = {}, {}
@@ -73,17 +73,17 @@ class Halo:
         return csr_array(matrix[here.start : here.stop][:, self.columns])
 
     def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
-        """Messages out, messages in, and the table, for rows like x ``[company, here, d]``; made once."""
-        company, _, d = x.shape
-        key = (company, d, x.dtype)
+        """Messages out, messages in, and the table, for rows like x ``[batch, here, d]``; allocated once per shape."""
+        batch, _, d = x.shape
+        key = (batch, d, x.dtype)
         if key not in self._messages:
             out = {peer: _message(x, len(rows)) for peer, rows in self.sends.items()}
             into = {peer: _message(x, rows.stop - rows.start) for peer, rows in self.receives.items()}
-            self._messages[key] = (out, into, x.new_empty(company, len(self.columns), d))
+            self._messages[key] = (out, into, x.new_empty(batch, len(self.columns), d))
         return self._messages[key]
 
 
 def _message(x: Tensor, rows: int) -> Message:
-    company, _, d = x.shape
-    buffer = x.new_zeros(company * rows * d + HEADER)
-    return Message(buffer, buffer[HEADER:].view(company, rows, d), buffer[:HEADER])
+    batch, _, d = x.shape
+    buffer = x.new_zeros(batch * rows * d + HEADER)
+    return Message(buffer, buffer[HEADER:].view(batch, rows, d), buffer[:HEADER])

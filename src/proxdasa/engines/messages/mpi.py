@@ -1,4 +1,4 @@
-"""Processes under mpiexec. MPI waits for ever; here every wait has a deadline and an ear for the others' failures."""
+"""Processes under mpiexec. MPI waits for ever; here every wait has a deadline and watches for failures of others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.messages.transport import CPU, TIMEOUT, LostError, blamed, doubt
+from proxdasa.engines.messages.transport import CPU, TIMEOUT, LostError, doubt, find_lost
 from proxdasa.exit_codes import Code
 
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
 SPIN = 200e-6
-"""Seconds of asking without pause; messages on one machine are there by then, and a nap would take longer."""
+"""Seconds of polling without a pause; on one machine most messages arrive by then, and a nap would take longer."""
 NAP = 50e-6
 
 
@@ -36,63 +36,64 @@ class MPI:
         self._reason: str | None = None
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """All messages at once; receiving is begun first, so that none waits for room."""
+        """Post all messages at once, receives first so that every send finds a buffer waiting."""
         pending = [(peer, self._comm.Irecv(self._bytes(buffer), peer, ROWS)) for peer, buffer in into.items()]
         pending += [(peer, self._comm.Isend(self._bytes(buffer), peer, ROWS)) for peer, buffer in out.items()]
         return self._wait(pending)
 
     def sum(self, x: Tensor) -> Tensor:
-        """An all-reduce."""
+        """The sum over all processes, by an all-reduce."""
         array = x.contiguous().numpy()
         self._wait([(self.rank, self._comm.Iallreduce(self._mpi.IN_PLACE, array))])
         return x.copy_(torch.from_numpy(array))
 
     def fail(self, reason: str) -> str:
-        """Send everyone the reason, unless one has come already."""
-        if self._heard() is None:
-            self._reason, words = reason, bytearray(reason.encode())
+        """Send everyone the reason, unless one has arrived already."""
+        if self._received_reason() is None:
+            self._reason, text = reason, bytearray(reason.encode())
             others = (peer for peer in range(self.size) if peer != self.rank)
-            self._last_words = [self._comm.Isend([words, self._mpi.BYTE], peer, FAILURE) for peer in others]
+            # Kept as an attribute: MPI reads the buffer of a request until it is done.
+            self._farewells = [self._comm.Isend([text, self._mpi.BYTE], peer, FAILURE) for peer in others]
         assert self._reason is not None
         return self._reason
 
     def close(self) -> None:
-        """End all processes if one has failed, as MPI would wait for it; else it ends by itself."""
+        """Abort all processes if one has failed, because MPI would wait for it; otherwise do nothing."""
         if self._reason is not None:
             self._comm.Abort(Code.LOST)
 
     def _wait(self, pending: list[tuple[int, Any]]) -> float:
-        """Until all requests are done; the seconds it took."""
+        """Wait until all requests are done; returns the seconds it took."""
         began = time.perf_counter()
         while not self._mpi.Request.Testall([request for _, request in pending]):
             waited = time.perf_counter() - began
             if waited < SPIN:
                 continue
-            if (reason := self._heard()) is not None:
+            if (reason := self._received_reason()) is not None:
                 raise LostError(self._first_open(pending), reason)
             if waited > self._timeout:
-                raise LostError(self._blamed(self._first_open(pending)), f"silent for {self._timeout:g} s")
+                raise LostError(self._find_lost(self._first_open(pending)), f"silent for {self._timeout:g} s")
             time.sleep(NAP)
         return time.perf_counter() - began
 
     def _first_open(self, pending: list[tuple[int, Any]]) -> int:
         return next((peer for peer, request in pending if not request.Test()), self.rank)
 
-    def _blamed(self, peer: int) -> int:
-        """Who is to blame if this one is missed: not one that says that it is waiting too."""
+    def _find_lost(self, peer: int) -> int:
+        """The process that is really lost when this one is missed: not one that announces that it is waiting too."""
         others = [other for other in range(self.size) if other != self.rank]
         self._waiting = [self._comm.Isend([bytearray(), self._mpi.BYTE], other, WAITING) for other in others]
-        return blamed(
+        return find_lost(
             peer, lambda: [other for other in others if not self._comm.Iprobe(other, WAITING)], doubt(self._timeout)
         )
 
-    def _heard(self) -> str | None:
-        """The reason of a process that has failed, if one has."""
+    def _received_reason(self) -> str | None:
+        """Why a process has failed, if one has."""
         status = self._mpi.Status()
         if self._reason is None and self._comm.Iprobe(self._mpi.ANY_SOURCE, FAILURE, status):
-            words = bytearray(status.Get_count(self._mpi.BYTE))
-            self._comm.Recv([words, self._mpi.BYTE], status.Get_source(), FAILURE)
-            self._reason = words.decode()
+            text = bytearray(status.Get_count(self._mpi.BYTE))
+            self._comm.Recv([text, self._mpi.BYTE], status.Get_source(), FAILURE)
+            self._reason = text.decode()
         return self._reason
 
     def _bytes(self, buffer: Tensor) -> list[Any]:

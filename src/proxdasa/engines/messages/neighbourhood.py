@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -17,19 +18,20 @@ from proxdasa.engines.messages.transport import LostError, Transport
 from proxdasa.engines.products import ExactProduct, adjacency, product
 
 TURNS = 2**16
-"""Rounds are numbered modulo this in messages, which every floating-point type can hold."""
+"""Messages number their rounds modulo this: a number that every floating-point type of a message can hold."""
 
 MEETING = -1
-"""Stands in place of the round where agents meet between two steps."""
+"""Takes the place of the round's number where agents meet between two steps."""
 
 
 @final
 class Neighbourhood:
     """The agents of one process and those that they exchange rows with.
 
-    All tensors of a mixing step travel together, in one message to each neighbouring process and round. Each message
-    also says in which round it was sent, and how many iterations are left if somebody has asked to stop: as a step has
-    at least one round, everybody knows before it is time, and all stop before the same iteration.
+    All tensors of a mixing step travel together, in one message to each neighbouring process and round. The header of
+    each message holds the number of its round and, if somebody has asked to stop, how many iterations are left. Every
+    step has at least one round, so the request reaches all processes before it takes effect, and all stop before the
+    same iteration.
     """
 
     def __init__(
@@ -42,23 +44,23 @@ class Neighbourhood:
         remedy: str = "",
     ) -> None:
         self._network, self._mixing, self._transport = network, mixing, transport
-        self._remedy = f"; {remedy}" if remedy else ""  # for those who miss a message
+        self._remedy = f"; {remedy}" if remedy else ""  # the end of the message if one is missed
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self._halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
-        made = ExactProduct if exact else product
-        self._weights = made(self._halo.block(network.W, self.agents), dtype)
-        self._graph = made(self._halo.block(adjacency(network.W), self.agents), dtype)
+        make = ExactProduct if exact else product
+        self._weights = make(self._halo.block(network.W, self.agents), dtype)
+        self._graph = make(self._halo.block(adjacency(network.W), self.agents), dtype)
         self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 
     k: int
-    """The iteration that is being made."""
+    """The current iteration."""
     _stop: int | None
     """The iteration before which to stop, once somebody has asked."""
 
     def mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """All rounds of mixing, for rows ``[company, agents here, d]``, which may live where no message leaves from."""
+        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device."""
         home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         sent = together.to(self._transport.device)
         mixed = self._mixing(lambda x: self._weights(self._table(x)), sent, self._network.rho)
@@ -69,20 +71,21 @@ class Neighbourhood:
         return self._graph(self._table(x))
 
     def meet(self, like: Tensor) -> None:
-        """Exchange messages with the neighbours that look like those of a step and say that none is made.
+        """Exchange messages, of the size of a step's, that say: no step follows.
 
-        So an agent that waits for the rows of one that has made its last step learns it at once.
+        An agent that has begun another step, and waits for our rows, then learns at once that we have stopped.
         """
         self._table(torch.zeros_like(like, device=self._transport.device), meeting=True)
 
     def ask_to_stop(self) -> None:
-        """Stop soon; may come at any time, such as before it is known with which iteration a run goes on."""
+        """Stop soon. This may be called at any time, even before the first iteration is known (a resumed run)."""
         self._asked = True
 
     def proceed(self, k: int) -> bool:
-        """Whether iteration k is to be made: false from the iteration on that all have agreed to stop at.
+        """Whether to run iteration k; false once all have agreed to stop before it.
 
-        That is when everybody can know: a message needs at most one iteration for each process on its way.
+        The request travels at least one hop in each iteration, so after as many iterations as there are processes
+        everybody knows it.
         """
         self.k = k
         if self._asked and self._stop is None:
@@ -90,54 +93,73 @@ class Neighbourhood:
         return self._stop is None or k < self._stop
 
     def fail(self, reason: str) -> None:
-        """Tell the others why the agents here stop."""
+        """Let the other processes know why the agents here stop."""
         self._transport.fail(reason)
 
-    def agree(self, what: Mapping[str, str]) -> None:
-        """Compare with the others the network and what else all must have alike.
+    def agree(self, claims: Mapping[str, str]) -> None:
+        """Compare with the others the network and whatever else all must have in common.
 
-        A message of another size or type would be garbage.
+        Without this, a message of another size or type would be read as garbage.
         """
         W = self._network.W
         weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
-        what = {"number of agents": str(self._network.n), "network": weights, **what}
-        own = torch.stack([_digest(text) for text in what.values()])
+        claims = {"number of agents": str(self._network.n), "network": weights, **claims}
+        own = torch.stack([_digest(text) for text in claims.values()])
+        theirs = {peer: torch.empty_like(own) for peer, _ in self.others()}
         if self._transport.rank:
-            verdict = torch.empty(2, dtype=torch.int64)
             self.exchange({0: own}, {})
-            self.exchange({}, {0: verdict})
         else:
-            theirs = {peer: torch.empty_like(own) for peer in range(1, self._transport.size)}
             self.exchange({}, theirs)
-            other = [(peer, int((own != digests).any(dim=1).nonzero()[0])) for peer, digests in theirs.items()
-                     if not torch.equal(own, digests)]  # fmt: skip
-            verdict = torch.tensor(other[0] if other else (0, 0))
-            self.exchange(dict.fromkeys(theirs, verdict), {})
-        peer, which = verdict.tolist()
-        if peer:
+        # The first process that differs from process 0, and the number of the first claim in which it does.
+        differences = [
+            [peer, int((own != digests).any(dim=1).nonzero()[0])]
+            for peer, digests in theirs.items()
+            if self._transport.rank == 0 and not torch.equal(own, digests)
+        ]
+        if verdict := self.broadcast(differences[:1]):
+            peer, number = verdict[0]
             raise ValueError(
-                f"{self._named(peer)} and {self._named(0)} do not have the same {[*what][which]}; "
+                f"{self._name_of(peer)} and {self._name_of(0)} do not have the same {[*claims][number]}; "
                 "start all processes with the same file and options"
             )
 
+    def broadcast(self, value: Any) -> Any:
+        """The plain JSON value that process 0 passes, in every process."""
+        size = torch.zeros(1, dtype=torch.int64)
+        if self._transport.rank:
+            self.exchange({}, {0: size})
+            text = torch.empty(int(size), dtype=torch.uint8)
+            self.exchange({}, {0: text})
+            return json.loads(bytes(text.numpy()))
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        size[0] = len(text)
+        for message in (size, text):
+            self.exchange({peer: message for peer, _ in self.others()}, {})
+        return value
+
+    def others(self) -> list[tuple[int, range]]:
+        """The other processes and their agents."""
+        return [(peer, part) for peer, part in enumerate(self.parts) if peer != self._transport.rank]
+
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """Messages to and from processes; the seconds spent waiting."""
-        with self._losses():
+        """Exchange messages with processes; returns the seconds spent waiting."""
+        with self._naming_lost_agents():
             return self._transport.exchange(out, into)
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
-        with self._losses():
+        with self._naming_lost_agents():
             return self._transport.sum(x)
 
     def _table(self, x: Tensor, meeting: bool = False) -> Tensor:
-        """The rows here and those of neighbours elsewhere, fresh from them."""
+        """The rows here and, fresh from their processes, those of neighbours elsewhere."""
         if not self._halo.sends:
             return x
         began = time.perf_counter()
         out, into, table = self._halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
+        # "Iterations left" rather than "stop before iteration k", which a float32 header could not hold exactly.
         left = 0 if self._stop is None else max(1, self._stop - self.k)
         for peer, message in out.items():
             torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
@@ -157,37 +179,37 @@ class Neighbourhood:
 
     def _read_header(self, peer: int, due: int, turn: float, left: float) -> None:
         if turn != due:
-            words = f"{self._named(peer)} sent message number {turn:.0f} where number {due} was due"
+            problem = f"{self._name_of(peer)} sent message number {turn:.0f} where number {due} was due"
             if MEETING in (due, turn):
-                pair = [self._named(peer), self._named(self._transport.rank)]
-                ready, busy = pair if turn == MEETING else reversed(pair)
-                words = f"{ready} stopped after {self.k} steps, and {busy} makes another"
-            raise self._missed(f"{words}; all agents must make the same steps")
+                pair = [self._name_of(peer), self._name_of(self._transport.rank)]
+                done, busy = pair if turn == MEETING else reversed(pair)
+                problem = f"{done} stopped after {self.k} steps, and {busy} makes another"
+            raise self._peer_error(f"{problem}; all agents must make the same steps")
         if left:
             self._stop = min(self.k + int(left), self._stop or self.k + int(left))
 
     @contextmanager
-    def _losses(self) -> Iterator[None]:
+    def _naming_lost_agents(self) -> Iterator[None]:
+        """Turn the loss of a process into an error that says which agent misses which."""
         try:
             yield
         except LostError as error:
-            raise self._lost(error) from error
+            here, there = self.agents.start, self.parts[error.peer].start
+            if error.peer in self._halo.receives:
+                there = int(self._halo.columns[self._halo.receives[error.peer]][0])
+                here = next(i for i in self.agents if self._network.W[i, there])
+            lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
+            raise self._peer_error(
+                f"agent {here} has no message of {lost} in iteration {self.k}: {error.why}"
+            ) from error
 
-    def _lost(self, error: LostError) -> PeerError:
-        """Which agent misses which, or whatever was noticed first anywhere."""
-        here, there = self.agents.start, self.parts[error.peer].start
-        if error.peer in self._halo.receives:
-            there = int(self._halo.columns[self._halo.receives[error.peer]][0])
-            here = next(i for i in self.agents if self._network.W[i, there])
-        missed = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
-        return self._missed(f"agent {here} has no message of {missed} in iteration {self.k}: {error.why}")
+    def _peer_error(self, what: str) -> PeerError:
+        """The error to raise here: for this cause, or for the one that another process reported before."""
+        own = what + self._remedy
+        first = self._transport.fail(own)
+        return PeerError(first, noticed_here=first == own)
 
-    def _missed(self, what: str) -> PeerError:
-        words = what + self._remedy
-        reason = self._transport.fail(words)
-        return PeerError(reason, reason == words)
-
-    def _named(self, peer: int) -> str:
+    def _name_of(self, peer: int) -> str:
         part = self.parts[peer]
         return f"agents {part.start} to {part.stop - 1}" if len(part) > 1 else f"agent {part.start}"
 

@@ -1,4 +1,4 @@
-"""Processes that are threads: messages pass through queues in memory. For tests, of engines and of methods."""
+"""Threads that stand in for processes: messages pass through queues in memory. For tests of engines and methods."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from proxdasa.engines.messages.transport import CPU, LostError
 
 PATIENCE = 2_000
-"""How often a thread looks for a message, a hundredth of a second each, before it misses the sender."""
+"""Hundredths of a second that a thread waits for a message before the sender counts as lost."""
 
 Queues = dict[tuple[int, int], "queue.SimpleQueue[Tensor | None]"]
-"""By sender and receiver; None says that the sender has ended."""
+"""By sender and receiver; None means that the sender has ended."""
 
 
 @final
 class Threads:
-    """A process that is a thread."""
+    """The transport of one such thread."""
 
     restarted, device = False, CPU
 
@@ -30,7 +30,7 @@ class Threads:
         self._queues, self._reasons = queues, reasons
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """Copies go into the queues at once."""
+        """Put copies into the queues, then wait for those of the others."""
         for peer, buffer in out.items():
             self._queues[self.rank, peer].put(buffer.clone())
         for peer, buffer in into.items():
@@ -38,7 +38,7 @@ class Threads:
         return 0.0
 
     def sum(self, x: Tensor) -> Tensor:
-        """In the order of processes, so that all have the same bits."""
+        """The sum over all threads, added in their order so that all get the same bits."""
         own, others = x.clone(), [peer for peer in range(self.size) if peer != self.rank]
         theirs = {peer: torch.empty_like(x) for peer in others}
         self.exchange(dict.fromkeys(others, own), theirs)
@@ -46,12 +46,12 @@ class Threads:
         return x.copy_(sum(parts[1:], start=parts[0].clone()))
 
     def fail(self, reason: str) -> str:
-        """The others stop waiting."""
+        """Make the others stop waiting; the first reason that any thread gave."""
         self._reasons.append(reason)
         return self._reasons[0]
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Let the others know that nothing more will come."""
         for peer in range(self.size):
             self._queues[self.rank, peer].put(None)
 
@@ -70,7 +70,7 @@ class Threads:
 
 
 def in_threads(size: int, act: Callable[[Threads], Any]) -> list[Any]:
-    """What ``act(transport)`` returns, or the exception it raises, in each of so many threads."""
+    """What ``act(transport)`` returns, or the exception that it raises, in each of ``size`` threads."""
     queues: Queues = {(a, b): queue.SimpleQueue() for a in range(size) for b in range(size)}
     reasons: list[str] = []
     answers: list[Any] = [None] * size

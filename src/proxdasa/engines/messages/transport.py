@@ -1,7 +1,7 @@
 """How rows travel between processes: one verb, "exchange messages with these processes", and a sum.
 
-Messages are contiguous buffers that exist already; nothing is pickled. A process that is lost, or silent for longer
-than the timeout, is an error that names it.
+Messages are contiguous buffers that both sides have allocated; nothing is pickled. A process that is lost, or silent
+for longer than the timeout, raises a `LostError` with its number.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 TIMEOUT = 60.0
-"""Seconds that a silent process is waited for."""
+"""Seconds after which a silent process counts as lost."""
 DOUBT = 0.5
-"""Seconds by which processes may notice at different times that another one has ended."""
+"""Seconds within which all processes notice that another one has ended."""
 
 
 class LostError(Exception):
-    """The process ``peer`` cannot be reached; ``why`` is what is known of it."""
+    """The process ``peer`` cannot be reached; ``why`` says what is known about it."""
 
     def __init__(self, peer: int, why: str) -> None:
         super().__init__(why)
@@ -41,23 +41,23 @@ class Transport(Protocol):
 
     @property
     def restarted(self) -> bool:
-        """Whether they stand in for others that were lost."""
+        """Whether these processes were started again after earlier ones were lost."""
 
     @property
     def device(self) -> torch.device:
-        """Where rows are sent from and arrive."""
+        """The device that messages leave from and arrive at."""
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """Send a message to each process of ``out`` and fill ``into`` with theirs; returns the seconds of waiting."""
+        """Send each message of ``out`` to its process and fill ``into`` with theirs; returns the seconds of waiting."""
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
 
     def fail(self, reason: str) -> str:
-        """Tell the others why this process stops; the first reason that any process gave."""
+        """Let the others know why this process stops; returns the first reason that any process gave."""
 
     def close(self) -> None:
-        """Part from the others, all of which are done."""
+        """Release the connections; all processes are done."""
 
 
 @final
@@ -67,30 +67,31 @@ class Alone:
     rank, size, restarted, device = 0, 1, False, CPU
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:  # noqa: ARG002
-        """There is nobody."""
+        """Do nothing: there is no other process."""
         return 0.0
 
     def sum(self, x: Tensor) -> Tensor:
-        """Its own."""
+        """The tensor itself."""
         return x
 
     def fail(self, reason: str) -> str:
-        """Its own."""
+        """The reason itself."""
         return reason
 
     def close(self) -> None:
-        """Nothing to part from."""
+        """Do nothing: there are no connections."""
 
 
 def doubt(timeout: float) -> float:
-    """Seconds by which processes that wait for each other, perhaps on a busy machine, give up at different times."""
+    """Seconds within which processes that wait for each other, perhaps on a busy machine, all give up."""
     return max(DOUBT, timeout / 10)
 
 
-def blamed(peer: int, silent: Callable[[], Sequence[int]], patience: float) -> int:
-    """Who is to blame, if ``peer`` is missed: it may be waiting for another itself, which it says at about this time.
+def find_lost(peer: int, silent: Callable[[], Sequence[int]], patience: float) -> int:
+    """The process that is really lost when ``peer`` is missed.
 
-    If so, time is left for a neighbour of that other to say it first.
+    A peer that is waiting for a third process itself announces so at about this time; ``silent`` lists the processes
+    that have announced nothing. If the peer has, a second pause leaves neighbours of the lost process time to report.
     """
     time.sleep(patience)
     if peer in silent():

@@ -1,0 +1,75 @@
+"""An algorithm made ready for one run: schedules bound to n and K, numbers in the run's type, x^R drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa import samples
+from proxdasa.contracts import Algorithm
+from proxdasa.descriptions import describe
+from proxdasa.schedules import Alpha, Number, Schedule
+
+
+def parameters(algorithm: Algorithm) -> dict[str, Any]:
+    """The parameters of a method by name."""
+    return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+
+
+def bind(algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torch.dtype) -> Algorithm:
+    """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
+    changes: dict[str, Any] = {}
+    for name, value in parameters(algorithm).items():
+        for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
+            _check_range(name, given, trials, dtype)
+        if isinstance(value, Schedule):
+            changes[name] = value.bind(n, iterations, dtype)
+        elif isinstance(value, Tensor):
+            changes[name] = value.to(dtype)
+        elif callable(value):
+            changes[name] = _convert_values(value, name, trials, dtype)
+    bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
+    return bound
+
+
+def draw_random_iterates(algorithm: Algorithm, iterations: int, trials: int, seed: int) -> dict[int, list[int]]:
+    """For each iterate, the trials whose R it is. Drawn before the run begins, so nothing else need be kept.
+
+    P(R = k) ∝ α_k for k = 1..K; uniform for methods that average no gradients.
+    """
+    averaging = algorithm.facts.averaging
+    α = averaging.alpha(algorithm) if averaging else (lambda _k: 1.0)
+    weights = torch.stack([torch.as_tensor(α(k)).flatten() for k in range(1, iterations + 1)])
+    cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
+    chosen: dict[int, list[int]] = {}
+    for trial in range(trials):
+        u = float(samples.uniforms(samples.words(seed, samples.RANDOM_ITERATE, trial, 0, 1)))
+        R = 1 + int(np.searchsorted(cumulated[:, trial].numpy(), u * float(cumulated[-1, trial])))
+        chosen.setdefault(min(R, iterations), []).append(trial)
+    return chosen
+
+
+def _check_range(name: str, value: Any, trials: int, dtype: torch.dtype) -> None:
+    if isinstance(value, Tensor) and len(value) != trials:
+        raise ValueError(f"{name} has {len(value)} per-trial values, but the run has {trials} trials")
+    largest = float(value.max()) if isinstance(value, Tensor) else value
+    if isinstance(largest, float) and largest > torch.finfo(dtype).max:
+        raise ValueError(f"{name} = {largest:g} is too large for {describe(dtype)}")
+
+
+def _convert_values(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:
+    """A user's own function as a schedule whose values have the run's type."""
+
+    def convert(k: int) -> Number:
+        value = schedule(k)
+        if not isinstance(value, Tensor):
+            return float(value)
+        if value.shape != (trials, 1, 1):
+            raise ValueError(f"{name}({k}) must be a number or per_trial([...]) of {trials} numbers; got {value!r}")
+        return value.to(dtype)
+
+    return convert

@@ -1,0 +1,37 @@
+"""Reporting the progress of a run to whoever wants to know."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+
+from proxdasa import caller_warnings
+from proxdasa.runs.records import Row
+
+Progress = Callable[[int, int, Sequence[Row]], None]
+"""Called now and then with (iterations made, iterations in all, rows of the latest observation)."""
+
+
+class ProgressWarning(UserWarning):
+    """A progress callback has failed."""
+
+
+class Listeners:
+    """The progress callbacks of a run. One that fails is not called again, and does not cost the run."""
+
+    def __init__(self, progress: Progress | Sequence[Progress] | None) -> None:
+        self._callbacks = [progress] if callable(progress) else list(progress or ())
+
+    def report(self, k: int, iterations: int, rows: Sequence[Row]) -> None:
+        """Call them all."""
+        for callback in tuple(self._callbacks):
+            try:
+                callback(k, iterations, rows)
+            except Exception as error:
+                self._callbacks.remove(callback)
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                caller_warnings.warn(
+                    f"the progress callback failed after {k} iterations: {type(error).__name__}: {error} "
+                    f"({place.filename}, line {place.lineno}); the run continues without it",
+                    ProgressWarning,
+                )

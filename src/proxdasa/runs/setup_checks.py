@@ -1,0 +1,77 @@
+"""Checks of a run's settings against each other, before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from proxdasa import metrics as measures
+from proxdasa.contracts import Algorithm, Mixing, Regularizer
+from proxdasa.metrics import Metric
+from proxdasa.networks import Network
+from proxdasa.regularizers import Zero
+from proxdasa.runs.binding import parameters
+from proxdasa.runs.stopping import Stationary
+
+ROUNDING = 1e-9
+"""The smallest eigenvalue of an even ring is −1/3 only up to rounding."""
+
+
+def check_kinds(settings: Any) -> None:
+    """Refuse a setting that is not the kind of object it should be."""
+    kinds = {
+        "algorithm": (dataclasses.is_dataclass, "a method that is a dataclass, such as ProxDASA(gamma=0.01)"),
+        "problem": (lambda given: callable(getattr(given, "evaluate", None)), "a problem, such as Quadratic(A, b)"),
+        "network": (lambda given: isinstance(given, Network), "a network, such as networks.ring(8)"),
+        "regularizer": (lambda given: callable(getattr(given, "prox", None)), "a regularizer, such as L1(0.01)"),
+        "mixing": (lambda given: callable(getattr(given, "rounds_for", None)), "a mixing, such as Gossip(1)"),
+        "metrics": (lambda given: all(isinstance(each, Metric) for each in given), "a list of proxdasa.metrics"),
+        "stop": (lambda given: given is None or isinstance(given, Stationary), "a rule, such as Stationary(1e-4)"),
+        "dtype": (lambda given: given in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
+    }
+    for name, (fits, expected) in kinds.items():
+        given = getattr(settings, name)
+        if isinstance(given, type) or not fits(given):
+            raise TypeError(f"{name} must be {expected}; got {given!r}")
+
+
+def check_method(
+    algorithm: Algorithm, network: Network, regularizer: Regularizer, mixing: Mixing, metrics: Sequence[Metric]
+) -> None:
+    """Refuse what the method's theory excludes and the method itself cannot see."""
+    method = algorithm.facts
+    _check_averaging(algorithm, metrics)
+    if not method.composite and not isinstance(regularizer, Zero):
+        raise ValueError(
+            f"{method.title} is for Ψ = 0 only, but the regularizer is {type(regularizer).__name__}; "
+            "leave it out, or choose a proximal method"
+        )
+    if method.eigenvalues_above > -1:
+        # Mixing is a polynomial in W, so applied to numbers λ instead of W it gives its own eigenvalues. Between two
+        # eigenvalues of W it may dip below both, and only the ends of the spectrum are known: try the whole range.
+        λ = torch.linspace(network.smallest_eigenvalue, 1.0, 1001, dtype=torch.float64)
+        least = float(mixing(lambda x: λ * x, torch.ones_like(λ), network.rho).min())
+        if least <= method.eigenvalues_above + ROUNDING:
+            raise ValueError(
+                f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, but those of "
+                f"{mixing} on the network {network.label} reach down to {least:.4g}; an even number of "
+                "gossip rounds has none below 0"
+            )
+
+
+def _check_averaging(algorithm: Algorithm, metrics: Sequence[Metric]) -> None:
+    method = algorithm.facts
+    if method.averaging is None:
+        # The standard measures are a default, of which each method records those it can. A measure that was asked for
+        # by name is not dropped silently.
+        standard = {metric.name for metric in measures.STANDARD if metric.needs_z}
+        asked = [metric.name for metric in metrics if metric.needs_z]
+        if refused := [name for name in asked if not standard <= set(asked) or name not in standard]:
+            raise ValueError(f"metrics: {refused[0]} needs averaged gradients, and {method.title} declares none")
+        return
+    names = (*algorithm.State._fields, *parameters(algorithm))
+    if missing := [name for name in method.averaging if name not in names]:
+        raise ValueError(f"{method.title} declares that it averages by {missing[0]}, but has no such name")
