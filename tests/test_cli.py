@@ -648,8 +648,8 @@ def test_a_series_that_diverges_says_so(quick, tmp_path, monkeypatch, undrawn):
     [
         ("--agents", "5,", "--agents takes numbers separated by commas, such as 5,10,20; got '5,'"),
         ("--agents", "five", "got 'five'"),
-        ("--agents", "-5", "got -5 and 100"),
-        ("--agents", "0", "agents and dim must be at least 1; got 0"),
+        ("--agents", "-5", "agents must be a whole number of at least 1; got -5"),
+        ("--agents", "0", "agents must be a whole number of at least 1; got 0"),
         ("--iterations", "0", "'--iterations'"),
         ("--trials", "0", "'--trials'"),
         ("--seed", "-1", "'--seed'"),

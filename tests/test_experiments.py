@@ -101,7 +101,7 @@ def test_the_first_draw_that_gives_every_agent_a_batch():
     [
         ({"data": "cifar"}, "data must be digits or mnist; got 'cifar'"),
         ({"betas": [1e-6]}, "beta = 1e-06 gives each of 10 agents 16 examples; choose a larger beta, or 0"),
-        ({"betas": [-1.0]}, "beta must be a positive number"),
+        ({"betas": [-1.0]}, "beta must be a positive, finite number"),
     ],
 )
 def test_refused_levels(arguments, words):

@@ -166,13 +166,13 @@ REFUSED = {
     "not a tensor": (lambda: regression(one(), lambda o, t: 0.5), "one number for each example.*; got float"),
     "no gradient": (
         lambda: labelled(nn.Linear(5, 3), lambda o, t: (o.argmax(1) != t).float()),
-        "the loss <lambda> has no gradient: what it returns does not depend on the parameters",
+        "the loss <lambda> has no gradient: its result does not depend on the parameters",
     ),
     "unused": (
         lambda: labelled(Returning(lambda o: o.detach() * nn.Parameter(torch.ones(3)), 3)),
         r"the loss does not depend on the network's parameter layer.weight; use it, or freeze it by requires_grad_",
     ),
-    "no network": (lambda: labelled(dict), "model must be a network or a function that makes one; what it makes is {}"),
+    "no network": (lambda: labelled(dict), "model must be a network or a function that makes one; it makes {}"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from proxdasa import networks, regularizers
 from proxdasa.data import from_tensors
 from proxdasa.descriptions import describe
 from proxdasa.problems import Supervised, models
-from proxdasa.problems.stacked import stacked
+from proxdasa.problems.stacked import stacked_forward
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.setup import Setup
 from proxdasa.samples import Samples
@@ -133,7 +133,7 @@ def test_a_vector_goes_back_in_its_own_type_and_nothing_else_does():
         assert torch.equal(nn.utils.parameters_to_vector(made[3:].parameters()), torch.arange(p.dim, dtype=dtype) / 7)
         assert torch.equal(made[0].weight, p.model[0].weight.to(dtype))
     for wrong in (torch.zeros(p.dim + 26), torch.zeros(1, p.dim)):
-        with pytest.raises(ValueError, match=rf"x must be one vector of shape \[{p.dim}\]; got shape"):
+        with pytest.raises(ValueError, match=rf"x must be a vector of shape \[{p.dim}\]; got a tensor of shape"):
             p.module(wrong)
 
 
@@ -226,4 +226,4 @@ def test_layers_that_share_a_weight_or_a_bias_share_it_in_stacked_copies(made):
     module, x = tied(made), torch.randn(2, 5, 2, 4, 4)
     parameters = {name: torch.stack([p.detach(), p.detach()]) for name, p in module.named_parameters()}
     expected = torch.stack([module(rows).detach() for rows in x])
-    torch.testing.assert_close(stacked(module)(parameters, x), expected)
+    torch.testing.assert_close(stacked_forward(module)(parameters, x), expected)

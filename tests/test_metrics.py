@@ -182,7 +182,7 @@ def test_edge_consensus_is_not_lost_where_agents_nearly_agree():
 
 
 def test_merit_refuses_a_lipschitz_constant_that_is_not_positive():
-    with pytest.raises(ValueError, match="positive Lipschitz constant"):
+    with pytest.raises(ValueError, match="lipschitz must be a positive, finite number"):
         metrics.merit(0.0)
 
 

@@ -63,22 +63,22 @@ def test_recipes_name_the_file(write):
     assert from_file in networks.ALL
 
 
-EDGE = "accepted: the numbers of two agents, and a weight if you like, such as 0 1 or 0 1 0.25"
+EDGE = "a line must have the numbers of two agents and perhaps a weight, such as 0 1 or 0 1 0.25"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("g.txt", "", ["there are no edges in it", "lines such as 0 1"]),
+        ("g.txt", "", ["there are no edges in it", "one in each line, such as 0 1"]),
         ("g.txt", "# nothing\n", ["there are no edges in it"]),
         ("g.txt", "0 1\n1 two\n", ["line 2, '1 two': " + EDGE]),
         ("g.txt", "0 1\n\n1\n", ["line 3, '1': " + EDGE]),
         ("g.txt", "0 1 0.5 7\n", ["line 1, '0 1 0.5 7': " + EDGE]),
         ("g.txt", "0 -1\n", ["line 1, '0 -1': " + EDGE]),
-        ("g.txt", "0 1\n1 1\n", ["line 2, '1 1': agent 1 is no neighbour of itself"]),
-        ("g.txt", "0 1 0\n", ["the weight must be a number above 0 and at most 1, got 0"]),
-        ("g.txt", "0 1 nan\n", ["at most 1, got nan"]),
-        ("g.txt", "0 1 x\n", ["at most 1, got x"]),
+        ("g.txt", "0 1\n1 1\n", ["line 2, '1 1': agent 1 cannot be its own neighbour"]),
+        ("g.txt", "0 1 0\n", ["the weight must be a number above 0 and at most 1; got 0"]),
+        ("g.txt", "0 1 nan\n", ["at most 1; got nan"]),
+        ("g.txt", "0 1 x\n", ["at most 1; got x"]),
         ("g.txt", "0 1 0.5\n1 2\n", ["line 2, '1 2': give every edge a weight, or none"]),
         ("g.txt", "0 1 0.5\n1 0 0.4\n", ["line 2, '1 0 0.4': line 1 has another weight for the same edge"]),
         ("g.txt", "0 1\n1 4\n", ["agent 2 has no edge, though there is an agent 4", "without gaps"]),

@@ -473,7 +473,7 @@ def test_what_is_more_than_rounding_is_refused_in_any_precision():
     for dtype in LESS:
         with pytest.raises(ValueError, match="bipartite"):
             from_matrix(in_precision(bipartite, dtype))
-    with pytest.raises(TypeError, match="from_matrix: W must hold real numbers, got complex ones"):
+    with pytest.raises(TypeError, match="from_matrix: W must hold real numbers; got complex ones"):
         from_matrix(np.full((2, 2), 0.5 + 0j))
 
 
@@ -487,8 +487,8 @@ def test_the_given_matrix_is_copied():
 @pytest.mark.parametrize(
     ("build", "error", "words"),
     [
-        (partial(ring, 0), ValueError, ["ring: agents must be at least 1, got 0"]),
-        (partial(ring, 2.5), TypeError, ["ring: agents must be a whole number, got 2.5"]),
+        (partial(ring, 0), ValueError, ["ring: agents must be a whole number of at least 1; got 0"]),
+        (partial(ring, 2.5), TypeError, ["ring: agents must be a whole number; got 2.5"]),
         (ring, TypeError, ["ring: ", "agents"]),
         (partial(path, -1), ValueError, ["path: agents"]),
         (partial(star, 0), ValueError, ["star: agents"]),
@@ -497,7 +497,7 @@ def test_the_given_matrix_is_copied():
         (partial(grid, 3, 0), ValueError, ["grid: columns"]),
         (partial(torus, 0, 3), ValueError, ["torus: rows"]),
         (partial(ladder, 0), ValueError, ["ladder: rungs"]),
-        (partial(hypercube, -1), ValueError, ["hypercube: dimension must be at least 0"]),
+        (partial(hypercube, -1), ValueError, ["hypercube: dimension must be a whole number from 0 to 20; got -1"]),
         (partial(path, 4, weights="metropolis"), TypeError, ["weights must be a function", "'metropolis'"]),
         (partial(star, 8, weights=best_constant), ValueError, ["agent 0", "-0.5", "not fit", "metropolis"]),
         (partial(path, 4, weights=partial(constant, weight=0)), ValueError, ["positive", "got 0"]),

@@ -320,14 +320,14 @@ def test_graphs_by_name(text, agents, label):
     ("text", "agents", "words"),
     [
         ("rung", 4, "there is no graph 'rung'; accepted: ring, path"),
-        ("torus", None, r"torus: how large\? accepted: torus\(rows, columns\) with numbers, or --agents"),
+        ("torus", None, r"torus: how large\? Give torus\(rows, columns\) with numbers, or --agents"),
         ("hypercube", 12, "a power of two"),
         ("ladder", 5, "an even number"),
-        ("erdos_renyi", 8, r"erdos_renyi\.probability: missing, erdos_renyi needs it; accepted: a number"),
+        ("erdos_renyi", 8, r"erdos_renyi\.probability is missing; erdos_renyi needs it: a number"),
         ("ring(4, 5)", None, r"ring\(4, 5\): cannot be read: too many"),
-        ("ring(1 +)", None, r"cannot be read: .*; accepted: a call such as torus\(4, 5\)"),
-        ("path(5, weights=foo)", None, "'foo' is not known; accepted: metropolis"),
-        ("from_file", None, "path: missing, from_file needs it; accepted: a text$"),
+        ("ring(1 +)", None, r"cannot be read: .*; write a call such as torus\(4, 5\)"),
+        ("path(5, weights=foo)", None, "weights must be one of metropolis, .*; got 'foo'"),
+        ("from_file", None, "path is missing; from_file needs it: a text$"),
     ],
 )
 def test_graphs_that_are_refused(text, agents, words):
@@ -435,7 +435,9 @@ def test_a_bad_graph_file_is_one_line(tmp_path):
     file.write_text("0 1\n1 x\n")
     result = call("plan", file)
     assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: from_file: {file}: line 2, '1 x': accepted: the numbers of two agents")
+    assert result.stderr.startswith(
+        f"error: from_file: {file}: line 2, '1 x': a line must have the numbers of two agents"
+    )
 
 
 def test_a_run_can_name_a_graph_file(tmp_path):

@@ -146,11 +146,11 @@ def test_a_link_of_ones_own():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"agents": 0}, "agents and dim must be at least 1"),
-        ({"agents": 2, "sparsity": 0}, "sparsity must lie between 1 and dim = 100"),
-        ({"agents": 2, "sparsity": 101}, "sparsity must lie between 1 and dim = 100"),
-        ({"agents": 2, "noise": -0.1}, "noise is a standard deviation"),
-        ({"agents": 2, "noise": math.nan}, "noise is a standard deviation"),
+        ({"agents": 0}, "agents must be a whole number of at least 1"),
+        ({"agents": 2, "sparsity": 0}, "sparsity must be a whole number from 1 to dim = 100"),
+        ({"agents": 2, "sparsity": 101}, "sparsity must be a whole number from 1 to dim = 100"),
+        ({"agents": 2, "noise": -0.1}, "noise must be a finite number of at least 0"),
+        ({"agents": 2, "noise": math.nan}, "noise must be a finite number of at least 0"),
         ({"agents": 2, "evaluation": 0}, "evaluation must be a number of points"),
         ({"agents": 2, "evaluation": "exact"}, "evaluation must be a number of points"),
     ],

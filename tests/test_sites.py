@@ -232,15 +232,15 @@ def test_from_the_command_line_in_two_processes(sites, monkeypatch):
     ("old", "new", "words"),
     [
         ("agent-{agent}", "agent", "problem.data: files must have {agent} in place of the agent's number; got 'agent"),
-        ("features = 6", "", "features must be given for LIBSVM's files, and for .safetensors not; got None"),
-        ("agent}.svm", "agent}.safetensors", "problem.data: features must be given for LIBSVM's files, and for .safet"),
-        ("labels = [-1, 2, 5]", "", "problem.data: give either labels, those of all agents, such as [-1, 1], or"),
-        ("labels =", "regression = true\nlabels =", "problem.data: give either labels, those of all agents"),
+        ("features = 6", "", "features must be given for LIBSVM files and left out for .safetensors files; got None"),
+        ("agent}.svm", "agent}.safetensors", "problem.data: features must be given for LIBSVM files and left out for"),
+        ("labels = [-1, 2, 5]", "", "problem.data: give either the labels of all agents, such as [-1, 1], or"),
+        ("labels =", "regression = true\nlabels =", "problem.data: give either the labels of all agents"),
         ("labels = [-1, 2, 5]", "labels = []", "problem: agent-0.svm: the label -1 does not occur in labels = []"),
-        ("labels = [-1, 2, 5]", "labels = [-1, 0.5]", "problem.data.labels[1]: 0.5 does not fit; accepted: a whole"),
-        ("batch_size", "partition = 'Shuffled'\nbatch_size", "problem: partition: the data lie in one file per agent"),
-        ("batch_size = 3", "batch_size = 5", "problem: batch_size must lie between 1 and 4, the examples of agent 2, "),
-        ("batch_size = 3", "batch_size = 0", "batch_size must lie between 1 and 4, the examples of agent 2, which has"),
+        ("labels = [-1, 2, 5]", "labels = [-1, 0.5]", "problem.data.labels[1] must be a whole number; got 0.5"),
+        ("batch_size", "partition = 'Shuffled'\nbatch_size", "problem: partition must be left out: the data are"),
+        ("batch_size = 3", "batch_size = 5", "problem: batch_size must be a whole number from 1 to 4"),
+        ("batch_size = 3", "batch_size = 0", "from 1 to 4, the number of examples of agent 2, which has the fewest"),
         ("agents = 4", "agents = 5", "agent-4.svm cannot be read: No such file or directory"),
         ('"test.svm"', '"tests.svm"', "tests.svm cannot be read: No such file or directory"),
         ('"agent-{agent}.svm"', '"{agent}/agent"', "0/agent cannot be read: No such file or directory"),
@@ -278,7 +278,7 @@ def test_malformed_files_are_named(sites, name, text, message):
 def test_a_batch_that_is_too_large_names_the_agent_where_its_file_is_read(sites):
     p = problem(files(sites), batch_size=8)
     assert [len(part) for part in p.restrict(range(1, 2)).parts] == [9]
-    with pytest.raises(ValueError, match="between 1 and 7, the examples of agent 3, which has fewest; got 8"):
+    with pytest.raises(ValueError, match="from 1 to 7, the number of examples of agent 3, which has the fewest; got 8"):
         p.restrict(range(3, 4))
 
 
@@ -338,7 +338,10 @@ def test_targets_and_images(tmp_path):
             {"x": torch.ones(3, 6), "y": torch.ones(3) + 0j},
             "agent-1.safetensors: y must hold real numbers; got torch.c",
         ),
-        ({"x": torch.full((3, 6), 1e300, dtype=torch.float64), "y": torch.ones(3)}, "not a finite number in row 0"),
+        (
+            {"x": torch.full((3, 6), 1e300, dtype=torch.float64), "y": torch.ones(3)},
+            "x must be finite; got inf in row 0",
+        ),
         (b"\x80\x04K\x01.", "agent-1.safetensors: not a whole safetensors file"),
     ],
 )
@@ -357,5 +360,5 @@ def test_a_target_that_is_not_a_number_is_named_by_file_and_row(tmp_path):
     examples = data.per_agent(
         tensors(tmp_path, [good, (good[0], torch.tensor([0.5, torch.nan, 1.0]))]), regression=True
     )
-    with pytest.raises(ValueError, match=r"agent-1.safetensors: y has a value that is not a finite number in row 1"):
+    with pytest.raises(ValueError, match=r"agent-1.safetensors: y must be finite; got nan in row 1"):
         examples.load(range(2))

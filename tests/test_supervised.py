@@ -12,7 +12,7 @@ import proxdasa
 from proxdasa import networks, regularizers
 from proxdasa.data import from_tensors
 from proxdasa.problems import Supervised, cross_entropy, models, squared_error
-from proxdasa.problems.stacked import stacked
+from proxdasa.problems.stacked import stacked_forward
 from proxdasa.samples import Samples
 
 
@@ -207,11 +207,13 @@ def test_a_network_of_ones_own_is_the_start():
     [
         (nn.BatchNorm1d(3), r"BatchNorm1d \(layer '1'\) keeps buffers, such as running statistics"),
         (nn.Dropout(0.5), r"Dropout \(layer '1'\) draws random numbers"),
+        (nn.Dropout2d(0.5), r"Dropout2d \(layer '1'\) draws random numbers"),
+        (nn.AlphaDropout(0.5), r"AlphaDropout \(layer '1'\) draws random numbers"),
     ],
 )
 def test_impure_layers_are_refused(layer, message):
     with pytest.raises(ValueError, match=message):
-        stacked(nn.Sequential(nn.Linear(7, 3), layer))
+        stacked_forward(nn.Sequential(nn.Linear(7, 3), layer))
 
 
 def test_layers_that_are_refused_are_named_by_problems_too():
@@ -229,7 +231,7 @@ def test_layers_that_look_at_the_whole_batch():
 
 def test_nothing_to_train_is_refused():
     with pytest.raises(ValueError, match="no parameters to train"):
-        stacked(nn.Sequential(nn.Tanh()))
+        stacked_forward(nn.Sequential(nn.Tanh()))
 
 
 class Halved(nn.Conv2d):
@@ -245,6 +247,12 @@ class Residual(nn.Sequential):
 def hooked():
     chain = nn.Sequential(nn.Linear(3, 3))
     chain[0].register_forward_hook(lambda *arguments: 2 * arguments[-1])
+    return chain
+
+
+def hooked_before():
+    chain = nn.Sequential(nn.Linear(3, 3))
+    chain[0].register_forward_pre_hook(lambda _layer, inputs: (2 * inputs[0],))
     return chain
 
 
@@ -270,6 +278,7 @@ def twice():
         (lambda: nn.Sequential(Halved(1, 2, 2), nn.Flatten()), (1, 4, 4)),
         (lambda: Residual(nn.Linear(3, 3)), (3,)),
         (hooked, (3,)),
+        (hooked_before, (3,)),
         (twice, (3,)),
         (parametrised, (3,)),
         (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()), (1, 4, 4)),
@@ -285,7 +294,7 @@ def test_chains_that_do_more_than_their_layers_say(made, shape):
     x = torch.randn(2, 5, *shape)
     parameters = {name: torch.stack([p.detach(), p.detach()]) for name, p in module.named_parameters()}
     expected = torch.stack([module(rows).detach() for rows in x])
-    torch.testing.assert_close(stacked(module)(parameters, x), expected)
+    torch.testing.assert_close(stacked_forward(module)(parameters, x), expected)
 
 
 def test_a_subclass_of_a_known_layer_is_not_taken_for_it():
@@ -307,8 +316,8 @@ def test_a_subclass_of_a_known_layer_is_not_taken_for_it():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch": 6}, "batch_size must lie between 1 and 5"),
-        ({"batch": 0}, "batch_size must lie between 1 and 5"),
+        ({"batch": 6}, "batch_size must be a whole number from 1 to 5"),
+        ({"batch": 0}, "batch_size must be a whole number from 1 to 5"),
         ({"initial": "ones"}, 'initial must be "shared", "each" or "zeros"'),
         ({"partition": lambda y, n: [torch.arange(3)] * 2}, "each of 3 agents at least one example"),
     ],

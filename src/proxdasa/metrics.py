@@ -1,4 +1,4 @@
-"""What to measure of a run: functions of a `View`, one number per trial.
+"""Measures of a run: functions of a `View` that return one number per trial.
 
 Everything is taken at the mean x̄ over agents with exact gradients (over all data, or the evaluation sample of a
 streaming problem), never with the run's own samples. Paper: Definition 1, the merit function (Section 4.3) and the
@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_positive_number
 from proxdasa.contracts import Evaluation, Observer, Regularizer
 from proxdasa.schedules import Number
 
 
 class View:
-    """A run at one moment; the costly evaluation at x̄ is made once and shared by all measures."""
+    """A run at one moment; the costly evaluation at x̄ is computed once and shared by all measures."""
 
     def __init__(self, engine: Observer, gamma: Number, state: Any, z: Tensor | None = None) -> None:
         self.engine, self.gamma, self.state, self._z = engine, gamma, state, z
@@ -40,17 +41,17 @@ class View:
 
     @cached_property
     def x_mean(self) -> Tensor:
-        """x̄ ``[trials, 1, d]``."""
+        """The mean x̄ of the iterates ``[trials, 1, d]``."""
         return self.engine.mean(self.x)
 
     @cached_property
     def z_mean(self) -> Tensor:
-        """z̄ ``[trials, 1, d]``."""
+        """The mean z̄ of the averaged gradients ``[trials, 1, d]``."""
         return self.engine.mean(self.z)
 
     @cached_property
     def at_mean(self) -> Evaluation:
-        """F(x̄) ``[trials, 1, 1]`` and ∇F(x̄) ``[trials, 1, d]``."""
+        """The loss F(x̄) ``[trials, 1, 1]`` and gradient ∇F(x̄) ``[trials, 1, d]``."""
         return self.whole(self.x_mean)
 
     def whole(self, point: Tensor) -> Evaluation:
@@ -63,7 +64,7 @@ class View:
         return (x - (regularizer or self.engine).prox(x - gamma * z, gamma)) / gamma
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
-        """(1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
+        """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
         return self.engine.mean((x - mean).square().sum(-1, keepdim=True)).flatten()
 
 
@@ -71,7 +72,7 @@ class View:
 class Metric:
     """A named measure: ``of`` maps a `View` to a tensor ``[trials]``.
 
-    ``needs_z``: only for methods that declare an averaged gradient.
+    ``needs_z`` marks measures of methods that declare an averaged gradient.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Metric:
         return {"name": self.name, **self.parameters} if self.parameters else self.name
 
 
-def _squared(vector: Tensor) -> Tensor:
+def _squared_norm(vector: Tensor) -> Tensor:
     return vector.square().sum(dim=(-2, -1))
 
 
@@ -97,7 +98,7 @@ def _objective(view: View) -> Tensor:
 
 
 def _stationarity(view: View) -> Tensor:
-    return _squared(view.mapping(view.x_mean, view.at_mean.grad, view.gamma))
+    return _squared_norm(view.mapping(view.x_mean, view.at_mean.grad, view.gamma))
 
 
 def _consensus(view: View) -> Tensor:
@@ -109,7 +110,7 @@ def _density(view: View) -> Tensor:
 
 
 def _dual_gap(view: View) -> Tensor:
-    return _squared(view.z_mean - view.at_mean.grad)
+    return _squared_norm(view.z_mean - view.at_mean.grad)
 
 
 def _z_consensus(view: View) -> Tensor:
@@ -117,7 +118,7 @@ def _z_consensus(view: View) -> Tensor:
 
 
 def _certificate(view: View) -> Tensor:
-    return _squared(view.mapping(view.x_mean, view.z_mean, view.gamma))
+    return _squared_norm(view.mapping(view.x_mean, view.z_mean, view.gamma))
 
 
 def _lowest_accuracy(view: View) -> Tensor:
@@ -159,23 +160,23 @@ lowest_accuracy = Metric("lowest_accuracy", _lowest_accuracy)
 def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
     """‖G(x̄, ∇F(x̄), 1)‖² + ‖X − X̄‖², the "stationarity" of the paper's table (γ = 1, consensus not divided by n).
 
-    Of the run's own Ψ, or of the one given.
+    Ψ is that of the run, or ``regularizer`` if it is given.
     """
 
     def of(view: View) -> Tensor:
-        unit = _squared(view.mapping(view.x_mean, view.at_mean.grad, 1.0, regularizer))
+        unit = _squared_norm(view.mapping(view.x_mean, view.at_mean.grad, 1.0, regularizer))
         return unit + view.engine.n * _consensus(view)
 
     return Metric("table_stationarity", of, parameters={} if regularizer is None else {"regularizer": regularizer})
 
 
 def per_agent(lipschitz: float) -> Metric:
-    """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so on request only."""
+    """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so not in `STANDARD`."""
 
     def of(view: View) -> Tensor:
         points = view.engine.gather(view.x)
         mappings = [
-            _squared(view.mapping(point, view.whole(point).grad, view.gamma))
+            _squared_norm(view.mapping(point, view.whole(point).grad, view.gamma))
             for point in torch.split(points, 1, dim=-2)
         ]
         total = sum(mappings[1:], start=mappings[0])
@@ -189,8 +190,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 
     η(x, z) = min_y ⟨z, y − x⟩ + ‖y − x‖²/(2γ) + Ψ(y), and λ = 1/(8 γ L²) as in the appendix.
     """
-    if not lipschitz > 0:
-        raise ValueError(f"merit needs a positive Lipschitz constant of ∇F; got {lipschitz}")
+    check_positive_number(lipschitz, "lipschitz")
 
     def of(view: View) -> Tensor:
         γ, x, z, value = view.gamma, view.x_mean, view.z_mean, view.engine.value
@@ -206,7 +206,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 STANDARD = (
     loss, objective, stationarity, consensus, table_stationarity(), density, dual_gap, z_consensus, certificate,
 )  # fmt: skip
-"""What `run` records unless told otherwise; those that need a z are left out for methods without one."""
+"""What `run` records by default; measures that need a z are left out for methods without one."""
 ALL = (
     loss, objective, stationarity, consensus, table_stationarity, density, dual_gap, z_consensus, certificate,
     edge_consensus, lowest_accuracy, per_agent, merit,

@@ -39,13 +39,14 @@ from torch import distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT, StateDict
 
 from proxdasa import algorithms, schedules
+from proxdasa.checks import check_count, check_positive_number, check_regularizer
 from proxdasa.contracts import Agents, Algorithm, Mixing, NonFiniteError, Regularizer, unpack
 from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Transport, connect
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.regularizers import Blocks, Zero, checks
+from proxdasa.regularizers import Blocks, Zero
 from proxdasa.runs.loop import flushed_denormals
 from proxdasa.schedules import Alpha, Number, Schedule
 
@@ -97,7 +98,7 @@ class Decentralised(Optimizer, ABC):
         self._schedule = schedules.as_schedule(alpha, "alpha")
         self._alpha = _bound(self._schedule, network, iterations, x.dtype)
         self._alphas(0)
-        self._method = self.method(checks.positive(self._name, "gamma", gamma), self._alphas)
+        self._method = self.method(check_positive_number(gamma, f"{self._name}: gamma"), self._alphas)
         self._neighbourhood = Neighbourhood(network, mixing, _connected(network, processes), x.dtype, remedy=REMEDY)
         self._neighbourhood.agree(
             {
@@ -124,7 +125,7 @@ class Decentralised(Optimizer, ABC):
         if self._complete:
             raise ValueError("agents exchange the parameters that they began with; make a new optimizer for others")
         regularizer = param_group.get("regularizer", self._default)
-        checks.regularizer(self._name, f"the regularizer of group {len(self.param_groups)}", regularizer)
+        check_regularizer(regularizer, f"{self._name}: the regularizer of group {len(self.param_groups)}")
         self._regularizers.append(regularizer)
         super().add_param_group({name: value for name, value in param_group.items() if name != "regularizer"})
 
@@ -171,7 +172,7 @@ class Decentralised(Optimizer, ABC):
         All agents must come here together. With it they make equally many:
         ``for inputs, targets in itertools.islice(loader, optimizer.common_steps(len(loader)))``.
         """
-        schedules.check_count(own, "the number of steps")
+        check_count(own, "the number of steps")
         numbers = torch.zeros(len(self._neighbourhood.parts), dtype=torch.float64)
         numbers[self._neighbourhood.agents.start] = own
         self._meet()
@@ -363,7 +364,7 @@ def _bound(alpha: Alpha, network: Network, iterations: int | None, dtype: torch.
     if any(isinstance(value, Tensor) for value in alpha.parameters.values()):
         raise ValueError("alpha has one value per trial, but an optimizer has no trials; give it one number")
     if iterations is not None:
-        schedules.check_count(iterations, "iterations")
+        check_count(iterations, "iterations")
     elif "iterations" in alpha.needs:
         raise ValueError(f"schedules.{alpha.name} depends on the number K of steps; give iterations=K")
     return alpha.bind(network.n, iterations, dtype)

@@ -13,28 +13,29 @@ values.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-import weakref
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, library
 
+from proxdasa.checks import check_seed
 from proxdasa.contracts import Problem
 
 BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
-_NUMBERS = itertools.count()
 # Streams: small numbers are the independent samples of one iteration; these are kept apart from them.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))
 
 
 class Words:
-    """Random words by name, from one generator that is set to the name's place before every use."""
+    """Random words by name, from one generator whose key and counter are set from the name before every use."""
 
     def __init__(self) -> None:
         philox = np.random.Philox(key=0)
@@ -46,8 +47,7 @@ class Words:
         Agent i starts at counter position i · count/8 (Philox yields eight words per position), so consecutive
         agents are one contiguous stretch and one call.
         """
-        if not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
+        check_seed(seed)
         if count % 8:
             raise ValueError(f"Philox yields words eight at a time; got {count}")
         place = self._state["state"]
@@ -60,7 +60,7 @@ class Words:
 
 
 def words(seed: int, stream: int, trial: int, agent: int, count: int) -> Tensor:
-    """A few words ``[count]`` that are needed once, for any count."""
+    """Words ``[count]`` of one agent, for use outside the loop; any count will do."""
     padded = count + -count % 8
     return torch.from_numpy(Words()(seed, stream, trial, 0, range(agent, agent + 1), padded)[0, :count])
 
@@ -87,6 +87,7 @@ class Samples:
         self.problem, self.seed, self.trials, self.agents = problem, seed, trials, agents
         self._words = Words()
         self._held: dict[int, tuple[int, Tensor]] = {}
+        self._like: Tensor | None = None
 
     def __call__(self, k: int, stream: int = 0) -> Tensor:
         """The sample named (seed, stream, trial, agent, k) of every trial and agent here."""
@@ -96,23 +97,41 @@ class Samples:
             held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
         return held[1][offset]
 
-    def opaque(self) -> Callable[[int, int], Tensor]:
-        """The same as an operation that torch's compiler calls, rather than look into what NumPy does there."""
-        like, here = self(0), weakref.ref(self)  # operations are never forgotten, and should not keep the data
-
-        @library.custom_op(f"proxdasa::samples_{next(_NUMBERS)}", mutates_args=())
-        def draw(k: int, stream: int) -> Tensor:
-            samples = here()
-            assert samples is not None, "the engine has gone"
-            return samples(k, stream).clone()
-
-        draw.register_fake(lambda k, stream: torch.empty(like.shape, dtype=like.dtype))  # noqa: ARG005
-        return draw
+    def as_operation(self) -> Callable[[int, int], Tensor]:
+        """The same function as an operation that torch's compiler calls without tracing the NumPy code inside."""
+        self._like = self(0)
+        number = next(_NUMBERS)
+        _COMPILED[number] = self
+        operation = _operation()
+        return lambda k, stream: operation(number, k, stream)
 
     def _fetch(self, block: int, stream: int) -> Tensor:
-        """The words of a block ``[BLOCK, trials, agents, words]``, a view: iterations are drawn last but come first."""
+        """The words of a block ``[BLOCK, trials, agents, words]``, as a view: the generator yields iterations last."""
         agents, count = self.agents, self.problem.words
         fetched = np.empty((self.trials, len(agents), BLOCK * count), dtype=np.int32)
         for trial in range(self.trials) if count else ():
             fetched[trial] = self._words(self.seed, stream, trial, block, agents, BLOCK * count)
         return torch.from_numpy(fetched).view(self.trials, len(agents), BLOCK, count).permute(2, 0, 1, 3)
+
+
+# Torch never forgets an operation. So there is one for all samples, which finds them by number and does not keep them.
+_NUMBERS = itertools.count()
+_COMPILED: WeakValueDictionary[int, Samples] = WeakValueDictionary()
+
+
+@functools.cache
+def _operation() -> Callable[[int, int, int], Tensor]:
+    """The operation (number, k, stream) -> sample, registered with torch on first use."""
+
+    @library.custom_op("proxdasa::samples", mutates_args=())
+    def draw(number: int, k: int, stream: int) -> Tensor:
+        return _COMPILED[number](k, stream).clone()  # an operation may not return a view of what it holds
+
+    def shape_only(number: int, k: int, stream: int) -> Tensor:  # noqa: ARG001
+        """A tensor of the right shape and type, which is all that the compiler looks at."""
+        like = _COMPILED[int(number)]._like
+        assert like is not None
+        return torch.empty(like.shape, dtype=like.dtype)
+
+    draw.register_fake(shape_only)
+    return draw

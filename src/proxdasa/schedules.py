@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_positive, invalid
+
 Number = float | Tensor
 """A parameter: one number for all trials, or one per trial as a tensor ``[trials, 1, 1]``."""
 Alpha = Callable[[int], Number]
-"""What an algorithm needs of a step size."""
+"""A step size: a function from the iteration k, counted from 0, to a number."""
 
 
-def annotated(annotation: object, kind: object, name: str) -> bool:
+def is_annotated(annotation: object, kind: object, name: str) -> bool:
     """Whether an annotation is this type, perhaps as the text that ``from __future__ import annotations`` leaves."""
     return bool(annotation == kind) or (isinstance(annotation, str) and annotation.rpartition(".")[2] == name)
 
@@ -36,24 +38,6 @@ def per_trial(values: Sequence[float]) -> Tensor:
     return tensor.reshape(-1, 1, 1)
 
 
-def check_positive(value: Number, name: str) -> Number:
-    """The value, if it is a positive number or one per trial; otherwise an error that says so."""
-    if isinstance(value, Tensor):
-        fine = value.ndim == 3 and value.is_floating_point() and bool(((value > 0) & value.isfinite()).all())
-    else:
-        fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-    if not fine:
-        given = value.flatten().tolist() if isinstance(value, Tensor) else value
-        raise ValueError(f"{name} must be a positive number, or per_trial([...]) of positive numbers; got {given!r}")
-    return value
-
-
-def check_count(value: object, name: str) -> None:
-    """Refuse anything but a whole number of at least 1, such as the size of a batch."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """A rule (k, n, K, parameters) → α_k with the values of its parameters and, once bound, n and K."""
@@ -62,12 +46,12 @@ class Schedule:
     parameters: Mapping[str, Number]
     rule: Callable[..., Number]
     needs: Sequence[str] = ("agents", "iterations")
-    """Which of n and K the rule looks at; one that looks at neither answers unbound, too."""
+    """Which of n and K the rule uses; a rule that uses neither can be called before `bind`."""
     agents: int | None = None
     iterations: int | None = None
 
     def bind(self, agents: int, iterations: int | None, dtype: torch.dtype) -> Schedule:
-        """The schedule of a run with n agents and K iterations; K may be unknown if the rule does not look at it."""
+        """The schedule of a run with n agents and K iterations; K may be None if the rule does not use it."""
         cast = {k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in self.parameters.items()}
         return replace(self, parameters=cast, agents=agents, iterations=iterations)
 
@@ -77,7 +61,7 @@ class Schedule:
         return {"name": self.name, **plain}
 
     def __call__(self, k: int) -> Number:
-        """α_k."""
+        """The step size α_k."""
         if missing := [name for name in self.needs if getattr(self, name) is None]:
             raise ValueError(
                 f"schedules.{self.name} depends on the run's {' and '.join(missing)}: "
@@ -91,10 +75,8 @@ def as_schedule(value: Alpha | Number, name: str) -> Alpha:
     if isinstance(value, int | float | Tensor):
         return constant(check_positive(value, name))
     if not callable(value) or isinstance(value, type):
-        raise TypeError(
-            f"{name} must be a positive number, per_trial([...]), one of proxdasa.schedules or a callable k -> number; "
-            f"got {value!r}"
-        )
+        wanted = "a positive number, per_trial([...]), one of proxdasa.schedules or a callable k -> number"
+        raise invalid(name, wanted, value)
     return value
 
 
@@ -103,34 +85,34 @@ def _schedule(name: str, needs: Sequence[str], rule: Callable[..., Number], **pa
 
 
 def constant(value: Number) -> Schedule:
-    """α_k = value."""
+    """The constant step size α_k = value."""
     return _schedule("constant", (), lambda _k, _n, _K, value: value, value=value)
 
 
 def horizon(scale: Number = 1.0) -> Schedule:
-    """α_k = min{scale √(n/K), 1}: constant, known once n and K are; the paper's theory and synthetic experiment."""
-    return _schedule("horizon", ("agents", "iterations"), lambda _k, n, K, scale: _capped(scale, n / K), scale=scale)
+    """α_k = min{scale √(n/K), 1}: constant, as in the paper's theory and synthetic experiment."""
+    return _schedule("horizon", ("agents", "iterations"), lambda _k, n, K, scale: _cap(scale, n / K), scale=scale)
 
 
 def diminishing(alpha: Number) -> Schedule:
-    """α_k = min{alpha √(n/k), 1} with k counted from 1; the paper's experiments on real data."""
-    return _schedule("diminishing", ("agents",), lambda k, n, _K, alpha: _capped(alpha, n / (k + 1)), alpha=alpha)
+    """α_k = min{alpha √(n/k), 1} with k counted from 1; as in the paper's experiments on real data."""
+    return _schedule("diminishing", ("agents",), lambda k, n, _K, alpha: _cap(alpha, n / (k + 1)), alpha=alpha)
 
 
 def uncapped(alpha: Number) -> Schedule:
-    """α_k = alpha min{√(n/k), 1} with k counted from 1; what the authors' script of Prox-DASA-GT does."""
+    """α_k = alpha min{√(n/k), 1} with k counted from 1; as in the authors' script of Prox-DASA-GT."""
     return _schedule(
         "uncapped", ("agents",), lambda k, n, _K, alpha: alpha * min(math.sqrt(n / (k + 1)), 1.0), alpha=alpha
     )
 
 
 def cube_root(a: Number, k0: Number = 1.0) -> Schedule:
-    """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, for they are proximal steps."""
+    """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, since they scale proximal steps."""
     return _schedule("cube_root", (), lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
 
 
 def cube_root_horizon(a: Number) -> Schedule:
-    """α_k = a / K^{1/3}: constant, known once K is; DEEPSTORM's other rule."""
+    """α_k = a / K^{1/3}: constant, DEEPSTORM's other rule."""
     return _schedule("cube_root_horizon", ("iterations",), lambda _k, _n, K, a: a / K ** (1 / 3), a=a)
 
 
@@ -144,7 +126,7 @@ HORIZON = horizon()
 
 ALL = (constant, horizon, diminishing, uncapped, cube_root, cube_root_horizon, nesterov)
 
-_THETAS = [1.0]  # θ_0, θ_1, … as far as they have been asked for: the recursion is made once, in any order of k
+_THETAS = [1.0]  # θ_0, θ_1, … computed so far, so that the recursion runs once, whatever the order of k
 
 
 def _theta(k: int) -> float:
@@ -153,6 +135,6 @@ def _theta(k: int) -> float:
     return _THETAS[k]
 
 
-def _capped(scale: Number, ratio: float) -> Number:
+def _cap(scale: Number, ratio: float) -> Number:
     size = scale * math.sqrt(ratio)
     return size.clamp(max=1.0) if isinstance(size, Tensor) else min(size, 1.0)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import memory_budget, metrics
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.networks import Network
 from proxdasa.problems import Repeated
@@ -31,7 +32,7 @@ from proxdasa.runs.loop import Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
-from proxdasa.schedules import Number, Schedule, annotated, check_count, check_positive, per_trial
+from proxdasa.schedules import Number, Schedule, is_annotated, per_trial
 
 Setting = Mapping[str, float]
 """Values of parameters, by the names that `tunable` gives them."""
@@ -290,7 +291,7 @@ def tunable(algorithm: Algorithm) -> dict[str, tuple[str, str | None]]:
         if isinstance(value, Schedule):
             first = {entry.name: (entry.name, next(iter(value.parameters)))} if value.parameters else {}
             names |= first | {f"{entry.name}.{parameter}": (entry.name, parameter) for parameter in value.parameters}
-        elif annotated(entry.type, Number, "Number") and value is not None:
+        elif is_annotated(entry.type, Number, "Number") and value is not None:
             names[entry.name] = entry.name, None
     return names
 

@@ -8,8 +8,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number, check_positive
+from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_grad
 from proxdasa.algorithms.rows import descend
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Alpha, Number, as_schedule, check_count, check_positive
+from proxdasa.schedules import Alpha, Number, as_schedule
 
 SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
 

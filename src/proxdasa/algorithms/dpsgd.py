@@ -8,8 +8,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.rows import descend
+from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number, check_positive
+from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)

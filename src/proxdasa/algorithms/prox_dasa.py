@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms.rows import descend
+from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Averaging, Facts
-from proxdasa.schedules import HORIZON, Alpha, Number, as_schedule, check_positive
+from proxdasa.schedules import HORIZON, Alpha, Number, as_schedule
 
 
 @dataclass(frozen=True, eq=False)

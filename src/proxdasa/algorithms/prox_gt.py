@@ -21,8 +21,9 @@ from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_change, batch_grad
 from proxdasa.algorithms.rows import descend
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number, check_count, check_positive
+from proxdasa.schedules import Number
 
 RESTARTS = 1  # the stream of samples that restarts draw from
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms.rows import advance
+from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Alpha, Number, as_schedule, check_positive
+from proxdasa.schedules import Alpha, Number, as_schedule
 
 
 @dataclass(frozen=True, eq=False)

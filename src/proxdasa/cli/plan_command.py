@@ -19,7 +19,7 @@ from proxdasa.cli.display import input_errors, output_option, say, show_table
 from proxdasa.configs import network_expressions
 from proxdasa.configs.objects import ROOMS
 from proxdasa.networks import Network
-from proxdasa.networks.network import counted
+from proxdasa.networks.network import count_of
 from proxdasa.networks.spectrum import DENSE_LIMIT
 from proxdasa.plans import MixingPlan, Plan
 from proxdasa.reports.plan_figures import Drawing, draw_graphs
@@ -78,7 +78,7 @@ def plan(
         networks += [network_expressions.graph(text, agents) for text in network_expressions.split(compare or "")]
         for network in networks:
             if agents not in (None, network.n):
-                raise ValueError(f"{network.label} has {counted(network.n, 'agent')}, but --agents is {agents}")
+                raise ValueError(f"{network.label} has {count_of(network.n, 'agent')}, but --agents is {agents}")
         if not networks:
             raise ValueError("which graph? for example proxdasa plan ring --agents 16; proxdasa plan --help tells more")
         planned = _compare(networks, settings) if compare else _show(networks[0], settings)
@@ -112,7 +112,7 @@ def _show(network: Network, settings: Mapping[str, Any]) -> list[Planned]:
     made = plans.plan(network, **settings)
     low, mean, high = made.degrees
     neighbours = f"{high}" if low == high else f"{low} to {high}, on average {mean:.3g}"
-    size = f"{counted(made.n, 'agent')}, {counted(made.edges, 'edge')}"
+    size = f"{count_of(made.n, 'agent')}, {count_of(made.edges, 'edge')}"
     say(f"{network.label}: {size}, neighbours of an agent: {neighbours}")
     say(f"ρ = {_rate(made.rho)}, spectral gap 1 − ρ = {_number(made.gap)}")
     columns = {"m": "m", "predicted": "predicted", "measured": "measured", "varrho": "ϱ(m)"}
@@ -194,7 +194,7 @@ def _compare(networks: Sequence[Network], settings: Mapping[str, Any]) -> list[P
     for heading in ("ρ", "gossip", "Cheb.", "K_T", "MB"):
         table.add_column(heading, justify="right")
     for network, group in itertools.groupby(planned, key=itemgetter(0)):
-        names = itertools.chain([network.label, counted(len(network.edges), "edge")], itertools.repeat(""))
+        names = itertools.chain([network.label, count_of(len(network.edges), "edge")], itertools.repeat(""))
         for _, weights, made in group:
             single, _, gossip, chebyshev, *_ = made.mixings
             cells = (gossip.m, chebyshev.m, single.K_T, chebyshev.megabytes)

@@ -1,22 +1,24 @@
 """From the plain values of a file to objects: strings become classes here, and nowhere else.
 
-What a name accepts is read off its signature, so a new class needs nothing here. Every refusal is one line: the key,
-what is wrong with it, and what is accepted.
+The keys that an object accepts are read off the signature of its class or function, so a new class needs nothing here.
+Every refusal is one line: the key with its path, what is wrong with it, and what is accepted.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from reprlib import repr as short
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from proxdasa import algorithms, data, metrics, mixing, networks, problems, regularizers, schedules
+from proxdasa.checks import is_whole
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
 from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
@@ -53,6 +55,14 @@ class ConfigError(ValueError):
     """A configuration that cannot be used, in one line: file, key, and what is accepted."""
 
 
+class MisfitError(ConfigError):
+    """A value of the wrong kind for its key; where several kinds are accepted, the next one is tried."""
+
+    def __init__(self, key: str, value: Any, accepted: str) -> None:
+        super().__init__(f"{key} must be {accepted}; got {short(value)}")
+        self.key = key
+
+
 def parameters(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a class or function that a file may set."""
     return {name: p for name, p in inspect.signature(thing).parameters.items() if p.annotation != "torch.dtype"}
@@ -68,9 +78,8 @@ def make(thing: Callable[..., Any], table: Mapping[str, Any], key: str) -> Any:
     for name, parameter in accepted.items():
         if parameter.default is inspect.Parameter.empty and name not in table:
             owner = thing.__name__ if key else "every run"
-            what = _accepted(hints[name], _join(key, name))
-            raise ConfigError(f"{_join(key, name)}: missing, {owner} needs it; accepted: {what}")
-    # In the order of the signature, so that a problem is complained of before the network that takes its size.
+            raise ConfigError(f"{_join(key, name)} is missing; {owner} needs it: {_accepted_by(hints[name])}")
+    # In the order of the signature: a fault of the problem is reported before one of the network that takes its size.
     values = {name: _convert(table[name], hints[name], _join(key, name)) for name in accepted if name in table}
     try:
         return thing(**values)
@@ -78,79 +87,96 @@ def make(thing: Callable[..., Any], table: Mapping[str, Any], key: str) -> Any:
         raise ConfigError(f"{key + ': ' if key else ''}{error}") from error
 
 
-def _named(kind: str) -> Callable[[Any, str], Any]:
-    """A converter for objects of one room: a name, or a table with a name and parameters."""
+class Kind(NamedTuple):
+    """How the values of one type are read from a file."""
 
-    def convert(value: Any, key: str) -> Any:
-        table = {"name": value} if isinstance(value, str) else value
-        choices = {choice.__name__: choice for choice in ROOMS[kind]}
-        if not isinstance(table, Mapping) or "name" not in table:
-            raise ConfigError(f"{key}: needs a name; accepted: {', '.join(choices)}")
-        name = table["name"]
-        if not isinstance(name, str) or name not in choices:
-            raise ConfigError(f"{_join(key, 'name')}: there is no {kind} {short(name)}; accepted: {', '.join(choices)}")
-        return make(choices[name], {k: v for k, v in table.items() if k != "name"}, key)
-
-    return convert
+    convert: Callable[[Any, str], Any]
+    """Function of a value and its key; raises `MisfitError` for a value of another kind."""
+    accepted: str
+    """The end of the sentence "KEY must be …"."""
 
 
-def _choice(kind: str) -> Callable[[Any, str], Any]:
-    """A converter for one of a few named values."""
+def _look_up(kind: str, value: Any, key: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """The class or function that a name, or a table with a name, stands for, and the rest of the table."""
+    choices = {choice.__name__: choice for choice in ROOMS[kind]}
+    names = ", ".join(choices)
+    table = {"name": value} if isinstance(value, str) else value
+    if not isinstance(table, Mapping):
+        raise MisfitError(key, value, f"one of {names}")
+    if "name" not in table:
+        raise ConfigError(f"{_join(key, 'name')} is missing; accepted: {names}")
+    name = table["name"]
+    if not isinstance(name, str) or name not in choices:
+        raise ConfigError(f"{_join(key, 'name')}: there is no {kind} {short(name)}; accepted: {names}")
+    return choices[name], {k: v for k, v in table.items() if k != "name"}
+
+
+def _object(kind: str) -> Kind:
+    """Objects of one room: a name, or a table with a name and parameters."""
+    names = ", ".join(choice.__name__ for choice in ROOMS[kind])
+    return Kind(lambda value, key: make(*_look_up(kind, value, key), key), f"one of {names}")
+
+
+def _plain(fits: Callable[[Any], bool], convert: Callable[[Any], Any], accepted: str) -> Kind:
+    """Values that need no more than a check and a conversion."""
+
+    def read(value: Any, key: str) -> Any:
+        if not fits(value):
+            raise MisfitError(key, value, accepted)
+        return convert(value)
+
+    return Kind(read, accepted)
+
+
+def _choice(kind: str) -> Kind:
+    """One of a few values that have names."""
     choices = VALUES[kind]
-
-    def convert(value: Any, key: str) -> Any:
-        if not isinstance(value, str) or value not in choices:
-            raise ConfigError(f"{key}: {short(value)} is not known; accepted: {', '.join(choices)}")
-        return choices[value]
-
-    return convert
+    return _plain(
+        lambda value: isinstance(value, str) and value in choices, choices.__getitem__, f"one of {', '.join(choices)}"
+    )
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """Whether a value is a number that a float can hold; a whole number in a file may have any number of digits."""
+    return isinstance(value, float) or (is_whole(value) and abs(value) <= sys.float_info.max)
 
 
-def _number(value: Any, key: str) -> Number:
-    if isinstance(value, list) and value and all(_is_number(v) for v in value):
-        return schedules.per_trial(value)
-    if _is_number(value):
-        return float(value)
-    raise ConfigError(f"{key}: {short(value)} is not a number; accepted: a number, or a list with one number per trial")
+def _is_list_of_numbers(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
+
+
+def _all_numbers(value: Any) -> bool:
+    return all(map(_all_numbers, value)) if isinstance(value, list) else _is_number(value)
+
+
+NUMBER = "a number, or a list with one number per trial"
+SCHEDULE = "a number, a list with one number per trial, or a schedule: " + ", ".join(s.__name__ for s in schedules.ALL)
+NUMBERS = "a list of numbers"
 
 
 def _schedule(value: Any, key: str) -> Alpha:
-    table = {"name": value} if isinstance(value, str) else value
     schedule: Alpha
-    if isinstance(table, Mapping) and "name" in table:
-        schedule = _named("schedule")(table, key)
-    elif _is_number(value) or isinstance(value, list):
-        _number(value, key)
+    if isinstance(value, str | Mapping):
+        schedule = make(*_look_up("schedule", value, key), key)
+    elif _is_number(value) or _is_list_of_numbers(value):
         schedule = make(schedules.constant, {"value": value}, key)
     else:
-        names = ", ".join(choice.__name__ for choice in schedules.ALL)
-        raise ConfigError(
-            f"{key}: {short(value)} is not a step size; accepted: a number, a list with one number per trial, "
-            f"or a schedule by name: {names}"
-        )
+        raise MisfitError(key, value, SCHEDULE)
     return schedule
 
 
 def _tensor(value: Any, key: str) -> Tensor:
     if isinstance(value, Mapping) and "sha256" in value:
         raise ConfigError(
-            f"{key}: too large to be saved with the results, so only its fingerprint is there; "
-            "repeat this run from Python, where the array came from; accepted: a list of numbers"
+            f"{key} was too large to be saved with the results, which have only its fingerprint; "
+            "repeat this run from Python, where the array came from"
         )
     if not _all_numbers(value):
-        raise ConfigError(f"{key}: {short(value)} does not fit; accepted: a list of numbers")
+        raise MisfitError(key, value, NUMBERS)
     try:
         return torch.tensor(value, dtype=torch.float64)
-    except ValueError as error:  # rows of several lengths
-        raise ConfigError(f"{key}: not an array of numbers: {error}; accepted: rows of one length") from error
-
-
-def _all_numbers(value: Any) -> bool:
-    return all(map(_all_numbers, value)) if isinstance(value, list) else _is_number(value)
+    except ValueError as error:
+        raise ConfigError(f"{key} must be an array whose rows have the same length: {error}") from error
 
 
 def _metrics(value: Any, key: str) -> tuple[Metric, ...]:
@@ -159,7 +185,7 @@ def _metrics(value: Any, key: str) -> tuple[Metric, ...]:
         table = entry if isinstance(entry, Mapping) else {"name": entry}
         if "name" not in table:
             raise ConfigError(f"{key}: {short(entry)} needs a name; accepted: {', '.join(VALUES['metric'])}")
-        metric = _choice("metric")(table["name"], key)
+        metric = METRIC.convert(table["name"], key)
         rest = {k: v for k, v in table.items() if k != "name"}
         if isinstance(metric, Metric) and rest:
             raise ConfigError(f"{_join(key, next(iter(rest)))}: unknown key; accepted by {metric.name}: none")
@@ -168,100 +194,98 @@ def _metrics(value: Any, key: str) -> tuple[Metric, ...]:
 
 
 def _factory(value: Any, key: str) -> Model:
-    """A function without parameters that makes a network, found able to make one."""
-    _named("model")(value, key)
-    table = {"name": value} if isinstance(value, str) else value
-    chosen = {model.__name__: model for model in models.ALL}[table["name"]]
-    return functools.partial(chosen, **{name: given for name, given in table.items() if name != "name"})
+    """A function without parameters that makes a network."""
+    model, arguments = _look_up("model", value, key)
+    make(model, arguments, key)  # so that arguments which do not fit are refused now
+    return functools.partial(model, **arguments)
 
 
-CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {
-    Algorithm: _named("algorithm"),
-    Problem: _named("problem"),
-    Network: _named("network"),
-    Regularizer: _named("regularizer"),
-    Mixing: _named("mixing"),
-    Stationary: _named("stop"),
-    Alpha: _schedule,
-    Number: _number,
-    Tensor: _tensor,
+METRIC = _choice("metric")
+
+KINDS: dict[Any, Kind] = {
+    bool: _plain(lambda value: isinstance(value, bool), bool, "true or false"),
+    int: _plain(is_whole, int, "a whole number"),
+    float: _plain(lambda value: _is_number(value) or value in ("inf", "-inf"), float, "a number"),
+    str: _plain(lambda value: isinstance(value, str), str, "a text"),
+    Number: _plain(
+        lambda value: _is_number(value) or _is_list_of_numbers(value),
+        lambda value: schedules.per_trial(value) if isinstance(value, list) else float(value),
+        NUMBER,
+    ),
+    Alpha: Kind(_schedule, SCHEDULE),
+    Tensor: Kind(_tensor, NUMBERS),
+    Algorithm: _object("algorithm"),
+    Problem: _object("problem"),
+    Network: _object("network"),
+    Regularizer: _object("regularizer"),
+    Mixing: _object("mixing"),
+    Stationary: _object("stop"),
+    Examples: _object("data"),
+    Partition: _object("partition"),
+    Model: _object("model")._replace(convert=_factory),
     Weights: _choice("weights"),
     Link: _choice("link"),
-    torch.dtype: _choice("dtype"),
-    Sequence[Metric]: _metrics,
-    Examples: _named("data"),
-    Partition: _named("partition"),
-    Model: _factory,
     Loss: _choice("loss"),
+    torch.dtype: _choice("dtype"),
+    Sequence[Metric]: METRIC._replace(convert=_metrics),
 }
-"""How the value of a parameter is read, by the parameter's type."""
-
-PLAIN: dict[Any, tuple[Callable[[Any], bool], Callable[[Any], Any], str]] = {
-    bool: (lambda value: isinstance(value, bool), bool, "true or false"),
-    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), int, "a whole number"),
-    float: (lambda value: _is_number(value) or value in ("inf", "-inf"), float, "a number"),
-    str: (lambda value: isinstance(value, str), str, "a text"),
-}
+"""How the value of a parameter is read, by the parameter's type; lists, pairs and alternatives of these follow."""
 
 
 def _convert(value: Any, hint: Any, key: str) -> Any:
-    """The value as its parameter's type wants it."""
-    if hint in CONVERTERS:
-        return CONVERTERS[hint](value, key)
-    if hint in PLAIN:
-        fits, plain, words = PLAIN[hint]
-        if not fits(value):
-            raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {words}")
-        return plain(value)
+    """The value as the type of its parameter."""
+    if hint in KINDS:
+        return KINDS[hint].convert(value, key)
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _convert_to_any(value, hint, key)
     if origin is Literal:
         if value not in arguments:
-            raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {', '.join(map(repr, arguments))}")
+            raise MisfitError(key, value, _accepted_by(hint))
         return value
-    if origin in (Union, types.UnionType):
-        return _first_that_fits(value, arguments, key)
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        if not isinstance(value, list) or len(value) != len(arguments):
-            raise ConfigError(f"{key}: {short(value)} does not fit; accepted: a list of {len(arguments)}")
-        return tuple(_convert(v, h, f"{key}[{i}]") for i, (v, h) in enumerate(zip(value, arguments, strict=True)))
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        if not isinstance(value, list):
-            _, _, words = PLAIN.get(arguments[0], (None, None, ""))
-            listed = f"a list of {words.removeprefix('a ')}s" if words else "a list"
-            raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {listed}")
-        return tuple(_convert(entry, arguments[0], f"{key}[{i}]") for i, entry in enumerate(value))
-    raise ConfigError(f"{key}: cannot be set in a file")
+    if not _accepted_by(hint):
+        raise ConfigError(f"{key} cannot be set in a file")
+    if not isinstance(value, list) or (_is_tuple(hint) and len(value) != len(arguments)):
+        raise MisfitError(key, value, _accepted_by(hint))
+    hints = arguments if _is_tuple(hint) else arguments[:1] * len(value)
+    return tuple(_convert(v, h, f"{key}[{i}]") for i, (v, h) in enumerate(zip(value, hints, strict=True)))
 
 
-def _first_that_fits(value: Any, hints: Sequence[Any], key: str) -> Any:
-    if value is None and types.NoneType in hints:
+def _convert_to_any(value: Any, union: Any, key: str) -> Any:
+    """The value as the first type of a union that it fits."""
+    if value is None and types.NoneType in get_args(union):
         return None
-    refusals: dict[Any, str] = {}
-    for hint in hints:
-        if hint is types.NoneType:
-            continue
+    faults: list[ConfigError] = []
+    for hint in filter(_accepted_by, get_args(union)):
         try:
             return _convert(value, hint, key)
         except ConfigError as error:
-            refusals[hint] = str(error)
-    if isinstance(value, list) and Tensor in refusals:  # what is accepted nested has the better reason
-        raise ConfigError(refusals[Tensor])
-    told = [refusal for refusal in refusals.values() if "accepted: " in refusal]
-    accepted = dict.fromkeys(refusal.rpartition("accepted: ")[2] for refusal in told)
-    if len(accepted) == 1:
-        raise ConfigError(told[0])
-    if not accepted:  # it was the right thing, with a fault of its own
-        raise ConfigError(next(iter(refusals.values())))
-    raise ConfigError(f"{key}: {short(value)} does not fit; accepted: {' or '.join(accepted)}")
+            # A value of the right kind with a fault further down, at another key, explains more than a misfit.
+            if not isinstance(error, MisfitError) or error.key != key:
+                faults.append(error)
+    raise faults[0] if faults else MisfitError(key, value, _accepted_by(union))
 
 
-def _accepted(hint: Any, key: str) -> str:
-    """What a parameter accepts, in the words in which it refuses nothing at all."""
-    try:
-        _convert(None, hint, key)
-    except ConfigError as error:
-        return str(error).rpartition("accepted: ")[2]
-    return "anything"
+def _accepted_by(hint: Any) -> str:
+    """What a parameter of this type accepts; empty for None and for types that a file cannot give."""
+    if hint in KINDS:
+        return KINDS[hint].accepted
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(filter(None, map(_accepted_by, arguments))))
+    if origin is Literal:
+        return " or ".join(map(repr, arguments))
+    if _is_tuple(hint):
+        return f"a list of {len(arguments)} values"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        plain = {int: "a list of whole numbers", float: NUMBERS, str: "a list of texts"}
+        return plain.get(arguments[0], "a list")
+    return ""
+
+
+def _is_tuple(hint: Any) -> bool:
+    """Whether a type is a tuple with a given number of entries."""
+    return get_origin(hint) is tuple and get_args(hint)[-1] is not Ellipsis
 
 
 def _join(key: str, name: str) -> str:

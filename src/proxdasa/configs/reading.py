@@ -31,7 +31,7 @@ from proxdasa.configs.objects import ConfigError, make
 from proxdasa.runs.setup import Setup
 
 WEIGHT = 50
-"""Bytes of memory that a byte of a file takes while it is read: a digit may be a number of a list."""
+"""Bytes of memory for each byte of a file while it is read: in a list of digits each byte becomes a Python object."""
 WRITTEN_BY_SAVE = ("facts", "ending")
 """Keys of a saved config.json that describe the run rather than set it."""
 
@@ -39,7 +39,7 @@ WRITTEN_BY_SAVE = ("facts", "ending")
 def read(path: Path, try_step: bool = True) -> Setup:
     """The run that a TOML file (or the config.json of saved results) describes.
 
-    It is tried whether it can make a step, unless not: that takes the data of all agents.
+    Runs one trial step unless ``try_step=False``: the step needs every agent's data.
     """
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
@@ -51,9 +51,7 @@ def read(path: Path, try_step: bool = True) -> Setup:
     except ValueError as error:
         raise ConfigError(f"{path}: not a valid {form} file: {error}") from error
     if not isinstance(settings, dict):
-        raise ConfigError(
-            f"{path}: not a table of settings; accepted: the config.json of saved results, or a TOML file"
-        )
+        raise ConfigError(f"{path}: not a table of settings; give a TOML file, or the config.json of saved results")
     try:
         return build({key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}, try_step)
     except ConfigError as error:
@@ -61,7 +59,7 @@ def read(path: Path, try_step: bool = True) -> Setup:
 
 
 def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
-    """The run that a table of settings describes, found able to make a step."""
+    """The run that a table of settings describes, after one trial step unless ``try_step=False``."""
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     network, problem = settings.get("network"), settings.get("problem")
     if isinstance(network, str):
@@ -69,34 +67,36 @@ def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     if isinstance(network, dict) and isinstance(problem, dict) and "agents" in problem:
         builder = {builder.__name__: builder for builder in networks.ALL}.get(str(network.get("name")))
         if builder and "agents" in inspect.signature(builder).parameters:
-            network.setdefault("agents", problem["agents"])  # a network is as large as its problem
+            network.setdefault("agents", problem["agents"])  # so that a file need not say it twice
     setup: Setup = make(Setup, settings, key="")
     if try_step:
-        _try(setup)
+        _try_step(setup)
     return setup
 
 
-def _try(setup: Setup) -> None:
-    """Make one step, part by part: what does not fit, such as x0 and d, is said of its key before a long run."""
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # whether it diverges is for the run to say
-        with _blaming("algorithm"):
+def _try_step(setup: Setup) -> None:
+    """Make one step, part by part, so that what does not fit is reported with its key before a long run starts."""
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the run itself warns if it diverges
+        with _with_key("algorithm"):
             algorithm = setup.bound()
-        with _blaming("memory"):
+        with _with_key("memory"):
             setup.check_memory()
-        with _blaming("x0"):
+        with _with_key("x0"):
             x = setup.start()
-        with _blaming("regularizer"):
+        with _with_key("regularizer"):
             setup.regularizer.prox(x, 1.0)
-        with _blaming("problem"):
+        with _with_key("problem"):
             agents = setup.engine()
-            _ = agents.epoch  # what lies in files is read now
-        with _blaming("algorithm"):
+            _ = agents.epoch  # reads data that lie in files
+        with _with_key("algorithm"):
             algorithm.step(agents, 0, algorithm.init(agents, x))
 
 
 @contextmanager
-def _blaming(key: str) -> Iterator[None]:
+def _with_key(key: str) -> Iterator[None]:
+    """Context manager that puts a key before the errors raised within, unless they begin with it."""
     try:
         yield
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{key}: {error}") from error
+        named = str(error).startswith(f"{key} ")  # as in "x0 of shape [2] does not broadcast to ..."
+        raise ConfigError(str(error) if named else f"{key}: {error}") from error

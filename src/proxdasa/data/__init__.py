@@ -1,8 +1,8 @@
 """Data sets, where their files are kept, and how their rows are spread over agents.
 
 A loader returns a `Dataset`, tensors and nothing else; a partition (`proxdasa.data.partitions`) turns its labels and a
-number of agents into one list of rows per agent. Files live in `folder()`; `fetch` puts them there. Data that lie in
-one file per agent (`per_agent`) are read later, where their agents live.
+number of agents into one list of rows per agent. Files are in `folder()`, where `fetch` puts them. Data in one file per
+agent (`per_agent`) are read later, by the processes of those agents.
 """
 
 from proxdasa.data import partitions

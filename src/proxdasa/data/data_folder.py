@@ -1,4 +1,4 @@
-"""Where data files are, and their contents, compressed or not."""
+"""The data folder, and the contents of its files, compressed or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "PROXDASA_DATA"
 """The environment variable that names the data folder."""
 
 OPENERS: dict[str, Callable[[Path], Any]] = {".bz2": bz2.BZ2File, ".gz": gzip.GzipFile, ".xz": lzma.LZMAFile}
-"""How a file is opened, by the end of its name; any other is read as it is."""
+"""How compressed files are opened, by suffix; any other file is read as it is."""
 
 
 def folder() -> Path:
@@ -29,22 +29,23 @@ def folder() -> Path:
     return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "proxdasa"
 
 
-def located(place: Path) -> list[Path]:
-    """The files that hold what is expected at a place: the plain file first, then compressed ones."""
+def candidates(place: Path) -> list[Path]:
+    """The files that hold what is expected at a path: the plain file first, then compressed ones."""
     return [path for path in (place, *(Path(f"{place}{suffix}") for suffix in OPENERS)) if path.is_file()]
 
 
 def contents(path: Path, weight: int = 1) -> bytes:
-    """The bytes of a file, uncompressed; a damaged archive is an error that names it.
+    """The uncompressed bytes of a file; the error for a damaged archive names it.
 
-    Each byte becomes ``weight`` bytes of memory when it is understood; files that would take too much are refused.
+    ``weight`` is the number of bytes of memory that each byte takes once it is parsed; files that would take too much
+    are refused.
     """
-    path = path.absolute()  # whoever is told that it is missing wants to know where
+    path = path.absolute()  # so that "no such file" says where it was looked for
     opener = OPENERS.get(path.suffix)
     if opener is None:
         with path.open("rb") as stream:
             return memory_budget.read(stream, str(path), weight)
-    path.stat()  # a file that cannot be reached keeps its own error
+    path.stat()  # a missing or unreadable file raises its own error, not that of a damaged archive
     try:
         with opener(path) as stream:
             return memory_budget.read(stream, f"{path}, uncompressed,", weight)

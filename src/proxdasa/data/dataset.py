@@ -11,17 +11,18 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from proxdasa.checks import check_finite, invalid
 from proxdasa.data.partitions import Partition, Shuffled
 
 
 class Examples(Protocol):
-    """Where the agents' examples come from: a data set, which is here, or files that are read when they are needed."""
+    """The source of the agents' examples: a data set in memory, or files that are read when needed."""
 
     here: ClassVar[bool]
-    """Whether all are in memory, for a partition to divide; if not, they lie divided already."""
+    """Whether all examples are in memory, for a partition to divide; otherwise the files divide them already."""
 
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
-        """A data set with the examples of these agents, and the row numbers of each agent's."""
+        """A data set with the examples of these agents, and the row numbers of each agent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Dataset:
             given, absent = ("test_y", "test_x") if self.test_x is None else ("test_x", "test_y")
             raise ValueError(f"{self.name}: {given} is given and {absent} is not; give both or neither")
         if self.classes is not None and self.classes < 1:
-            raise ValueError(f"{self.name}: classes must be at least 1, or None for regression; got {self.classes}")
+            raise invalid(f"{self.name}: classes", "at least 1, or None for regression", self.classes)
         self._check("", self.x, self.y)
         if self.test_x is not None and self.test_y is not None:
             self._check("test_", self.test_x, self.test_y)
@@ -55,7 +56,7 @@ class Dataset:
                 if part.shape[1:] != test.shape[1:]:
                     raise ValueError(
                         f"{self.name}: rows of {kind} have shape {list(part.shape[1:])}, "
-                        f"those of test_{kind} {list(test.shape[1:])}; both need the same"
+                        f"those of test_{kind} {list(test.shape[1:])}; they must match"
                     )
 
     def _check(self, prefix: str, x: Tensor, y: Tensor) -> None:
@@ -67,11 +68,11 @@ class Dataset:
                 f"{x_name} and {y_name} need one row per sample and at least one; "
                 f"got shapes {list(x.shape)} and {list(y.shape)}"
             )
-        _check_finite(x_name, x)
+        check_finite(x, x_name)
         if self.classes is None:
             if y.dtype != torch.float32:
                 raise ValueError(f"{self.name}: targets {y_name} must be float32 numbers; got {y.dtype}")
-            _check_finite(f"{self.name}: {y_name}", y)
+            check_finite(y, f"{self.name}: {y_name}")
         elif y.dtype != torch.int64 or y.ndim != 1:
             raise ValueError(
                 f"{self.name}: labels {y_name} must be int64 of shape [N]; got {y.dtype} of shape {list(y.shape)}"
@@ -83,14 +84,14 @@ class Dataset:
             )
 
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
-        """All of it, and the row numbers that a partition, by default `Shuffled`, gives to each agent."""
+        """This data set, and the row numbers that a partition, by default `Shuffled`, gives to each agent."""
         parts = list((partition or Shuffled())(self.y, len(agents)))
         if len(parts) != len(agents) or min(len(part) for part in parts) == 0:
             raise ValueError(f"the partition must give each of {len(agents)} agents at least one example")
         return self, parts
 
     def describe(self) -> dict[str, Any]:
-        """The loader's name and arguments; without a loader sizes and a fingerprint."""
+        """The loader's name and arguments; without a loader, shapes and a fingerprint."""
         if self.origin is not None:
             return {"name": self.name, **self.origin}
         digest = hashlib.sha256()
@@ -101,13 +102,6 @@ class Dataset:
         return {"name": self.name, "shapes": shapes, "classes": self.classes, "sha256": digest.hexdigest()}
 
 
-def _check_finite(name: str, values: Tensor) -> None:
-    finite = values.isfinite()
-    if not bool(finite.all()):
-        row = int((~finite).nonzero()[0, 0])
-        raise ValueError(f"{name} has a value that is not a finite number in row {row}")
-
-
 def from_tensors(
     x: ArrayLike | Tensor,
     y: ArrayLike | Tensor,
@@ -115,7 +109,7 @@ def from_tensors(
     test_y: ArrayLike | Tensor | None = None,
     name: str = "tensors",
 ) -> Dataset:
-    """A data set of any tensors, arrays or lists.
+    """A data set made of tensors, arrays or lists.
 
     Whole-number y are labels 0, ..., C − 1, with C one more than the largest; floating-point y are targets.
     """
@@ -133,5 +127,5 @@ def from_tensors(
     kinds = {"x": torch.float32, "y": torch.float32 if regression else torch.int64}
     cast = {key: part.to(kinds[key[-1]]) for key, part in parts.items() if part is not None}
     largest = max((int(part.max()) for part in targets if part.numel() and not regression), default=0)
-    classes = None if regression else max(largest, 0) + 1  # a negative label is the data set's to refuse
+    classes = None if regression else max(largest, 0) + 1  # negative labels are refused by Dataset
     return Dataset(name, cast["x"], cast["y"], cast.get("test_x"), cast.get("test_y"), classes)

@@ -1,4 +1,4 @@
-"""Downloads: from the first mirror that has the right bytes, to a file that is there whole or not at all."""
+"""Downloads: from the first mirror that sends the right bytes, to a file that is complete or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxdasa.data import data_folder
 from proxdasa.data.sources import SOURCES, File, Source
 
 Progress = Callable[[str, int, int], None]
-"""Called with a file's name, the bytes that are here, and the bytes that it has."""
+"""Called with a file's name, the number of bytes downloaded so far, and the size of the file."""
 
 PIECE = 2**16
 PATIENCE = 30.0
@@ -24,31 +24,31 @@ PATIENCE = 30.0
 
 
 class FetchError(OSError):
-    """A file that no mirror gave; the message says why, and where to put it by hand."""
+    """No mirror sent the file; the message gives the reason for each, and where to put the file by hand."""
 
 
 def fetch(name: str, folder: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
-    """Download a data set's files into the data folder, unless they are there and right; the paths of all of them.
+    """Download a data set's files into the data folder, and return their paths.
 
-    Checksums are those of the reference files. A file that is there with another checksum is replaced.
+    Files that are there with the checksum of the reference files are kept, others are replaced.
     """
     if name not in SOURCES:
         raise ValueError(f"there is no data set {name!r} to download; accepted: {', '.join(SOURCES)}")
     source = SOURCES[name]
-    place = (Path(folder) if folder is not None else data_folder.folder()) / source.name
-    return [_fetched(source, file, place, progress) for file in source.files]
+    paths = [source.path(file, None if folder is None else Path(folder)) for file in source.files]
+    return [_fetch(source, file, path, progress) for file, path in zip(source.files, paths, strict=True)]
 
 
-def _fetched(source: Source, file: File, place: Path, progress: Progress | None) -> Path:
+def _fetch(source: Source, file: File, place: Path, progress: Progress | None) -> Path:
     wrong: list[Path] = []
-    for path in data_folder.located(place / file.name):
+    for path in data_folder.candidates(place):
         if _is_right(path, file):
-            for other in wrong:  # a plain file is read before a compressed one, so it may not stay
+            for other in wrong:  # a plain file is read before a compressed one, so a damaged one must go
                 other.unlink()
             return path
         wrong.append(path)
-    place.mkdir(parents=True, exist_ok=True)
-    target = place / file.served
+    place.parent.mkdir(parents=True, exist_ok=True)
+    target = place.with_name(file.served)
     reasons: list[str] = []
     for mirror in source.mirrors:
         try:
@@ -64,7 +64,7 @@ def _fetched(source: Source, file: File, place: Path, progress: Progress | None)
 
 
 class _UnusableError(Exception):
-    """What a mirror sent, or that it sent nothing."""
+    """What a mirror sent cannot be used, or it sent nothing."""
 
 
 def _is_right(path: Path, file: File) -> bool:
@@ -75,7 +75,7 @@ def _is_right(path: Path, file: File) -> bool:
 
 
 def _store(url: str, file: File, target: Path, progress: Progress | None) -> None:
-    """Write beside the target, check, flush to disk, rename: a reader never sees half of it."""
+    """Write to a temporary file, check, flush to disk, rename: a reader never sees an incomplete file."""
     part = target.with_name(f".{target.name}.{token_hex(4)}.part")
     try:
         with part.open("xb") as stream:
@@ -105,7 +105,11 @@ def _download(url: str, file: File, stream: BinaryIO, progress: Progress | None)
 
 
 def _pieces(url: str) -> Iterator[bytes]:
-    """The body at an address, piece by piece; only what goes wrong on the way is the mirror's fault."""
+    """The body at an address, piece by piece.
+
+    Errors of the connection become `_UnusableError`, so that the next mirror is tried. Errors of the caller, such as
+    a full disk, are not raised in here and stay what they are.
+    """
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             while True:
@@ -114,7 +118,7 @@ def _pieces(url: str) -> Iterator[bytes]:
                     return
                 yield piece
     except urllib.error.HTTPError as error:
-        with error:  # it holds the connection
+        with error:  # closes the connection, which the error keeps open
             raise _UnusableError(f"HTTP {error.code} {error.reason}") from error
     except urllib.error.URLError as error:
         raise _UnusableError(f"no connection: {error.reason}") from error

@@ -1,4 +1,4 @@
-"""File formats: LIBSVM text, idx arrays, pairs of tensors. Strict, because a file read wrongly trains silently."""
+"""File formats: LIBSVM text, idx arrays, pairs of tensors. Strict, because errors in training data go unnoticed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from proxdasa import memory_budget
+from proxdasa.checks import invalid
 from proxdasa.data.data_folder import contents
 
 SVM, IDX, TENSORS = 40, 6, 6
-"""Bytes of memory that a byte of such a file takes while it is read (measured for LIBSVM's)."""
+"""Bytes of memory for each byte of such a file while it is read (measured for LIBSVM's)."""
 
 
 def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """The labels ``[N]`` and features ``[N, features]`` of a LIBSVM file.
 
-    A line is ``label index:value index:value ...`` with indices that count from 1 and increase; what is not named
-    is 0. Empty lines and what follows ``#`` are skipped. Without ``features`` the largest index is the width.
+    A line is ``label index:value index:value ...`` with indices that count from 1 and increase; other features
+    are 0. Empty lines and what follows ``#`` are skipped. Without ``features`` the largest index is the width.
     """
     if features is not None and features < 1:
-        raise ValueError(f"features must be at least 1, or None for the largest index; got {features}")
+        raise invalid("features", "at least 1, or None for the largest index", features)
     numbers: list[int] = []  # the line of each row
     labels: list[bytes] = []
     counts: list[int] = []
@@ -52,7 +53,7 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
 
     width = features if features is not None else int(index.max(initial=1))
 
-    def shown(tokens: list[bytes], at: int) -> str:
+    def show(tokens: list[bytes], at: int) -> str:
         return repr(tokens[at].decode(errors="replace"))
 
     malformed = ~np.isfinite(value) | (index == MALFORMED)
@@ -60,14 +61,14 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     falling = np.append((np.diff(index) <= 0) & (np.diff(rows) == 0), False)
     accepted = "at least 1" if features is None else f"in 1, ..., {features}"
     faults = [
-        *((at, f"the label {shown(labels, at)} is not a finite number") for at in _first(~np.isfinite(y))),
+        *((at, f"the label {show(labels, at)} is not a finite number") for at in _first(~np.isfinite(y))),
         *(
-            (int(rows[at]), f"{shown(pairs, at)} is not index:value with a whole and a finite float32 number")
+            (int(rows[at]), f"{show(pairs, at)} is not index:value with a whole and a finite float32 number")
             for at in _first(malformed)
         ),
-        *((int(rows[at]), f"the index of {shown(pairs, at)} must be {accepted}") for at in _first(outside)),
+        *((int(rows[at]), f"the index of {show(pairs, at)} must be {accepted}") for at in _first(outside)),
         *(
-            (int(rows[at]), f"indices must increase, but {shown(pairs, at + 1)} follows {shown(pairs, at)}")
+            (int(rows[at]), f"indices must increase, but {show(pairs, at + 1)} follows {show(pairs, at)}")
             for at in _first(falling)
         ),
     ]
@@ -75,18 +76,18 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
         row, what = min(faults, key=lambda fault: fault[0])
         raise ValueError(f"{path}, line {numbers[row]}: {what}")
     size, dense = 2 * len(labels) * width * 4, f"{path}: {len(labels)} rows of {width} features as a dense array"
-    memory_budget.check(size, dense, "fewer rows or features need less")  # twice, for `libsvm` pads it
+    memory_budget.check(size, dense, "fewer rows or features need less")  # twice, because `libsvm` makes a padded copy
     x = np.zeros((len(labels), width), dtype=np.float32)
     x[rows, index - 1] = value
     return y, x
 
 
 MALFORMED = np.iinfo(np.int64).min
-"""Stands for an index that is no whole number of 64 bits."""
+"""Marks an index that is not a whole number of 64 bits."""
 
 
 def _first(where: NDArray[np.bool_]) -> list[int]:
-    """The first place that is true, if there is one."""
+    """The index of the first True, as a list that is empty if there is none."""
     return [int(at) for at in np.flatnonzero(where)[:1]]
 
 

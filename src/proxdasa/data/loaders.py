@@ -16,14 +16,14 @@ from proxdasa.data.order import SPLIT, permutation
 from proxdasa.data.sources import SOURCES, File, Source
 
 MEAN, STD = 0.1307, 0.3081
-"""Of the pixels of MNIST's training images, scaled to [0, 1]; the customary roundings."""
+"""Mean and standard deviation of the pixels of MNIST's training images, scaled to [0, 1] and rounded as usual."""
 
 
 def a9a() -> Dataset:
     """The a9a data set: census rows of 123 binary features; does a person earn more than 50,000 dollars (1) or not (0).
 
     32,561 rows for training and 16,281 for testing. The last feature never occurs in the test file, so the width is
-    fixed and not read off the files.
+    fixed rather than taken from the files.
     """
     source = SOURCES["a9a"]
     x, y, test_x, test_y = (part for file in source.files for part in _a9a_part(source, file))
@@ -35,7 +35,7 @@ def _a9a_part(source: Source, file: File) -> tuple[Tensor, Tensor]:
     labels, x = read_svm(path, features=123)
     _check_rows(source, file, path, len(labels))
     if wrong := set(labels) - {-1.0, 1.0}:
-        raise source.damaged(path, f"it has the label {min(wrong):g}, but those of {source.name} are -1 and +1")
+        raise source.damage_error(path, f"it has the label {min(wrong):g}, but those of {source.name} are -1 and +1")
     return torch.from_numpy(x), torch.from_numpy((labels > 0).astype(np.int64))
 
 
@@ -52,9 +52,9 @@ def mnist(normalise: bool = True) -> Dataset:
         _check_rows(source, file, path, len(array))
         shape, kind = ((28, 28), "images") if "images" in file.name else ((), "labels")
         if array.shape[1:] != shape:
-            raise source.damaged(path, f"its {kind} have shape {list(array.shape[1:])}, not {list(shape)}")
+            raise source.damage_error(path, f"its {kind} have shape {list(array.shape[1:])}, not {list(shape)}")
         if kind == "labels" and array.max(initial=0) > 9:
-            raise source.damaged(path, f"it has the label {array.max()}, but those of {source.name} are 0, ..., 9")
+            raise source.damage_error(path, f"it has the label {array.max()}, but those of {source.name} are 0, ..., 9")
         parts.append(_pixels(array, normalise) if kind == "images" else torch.from_numpy(array.astype(np.int64)))
     x, y, test_x, test_y = parts
     return Dataset("mnist", x, y, test_x, test_y, classes=10, origin={"normalise": normalise})
@@ -67,7 +67,7 @@ def _pixels(array: NDArray[np.uint8], normalise: bool) -> Tensor:
 
 def _check_rows(source: Source, file: File, path: Path, rows: int) -> None:
     if rows != file.rows:
-        raise source.damaged(path, f"it has {rows} rows instead of {file.rows}")
+        raise source.damage_error(path, f"it has {rows} rows instead of {file.rows}")
 
 
 def digits(seed: int = 0) -> Dataset:
@@ -149,9 +149,9 @@ def libsvm(
 
 
 def targets(file: Path, labels: NDArray[np.float64], known: NDArray[np.float64] | None, where: str) -> Tensor:
-    """The labels of a file as class numbers, their places among the known ones in ascending order.
+    """The labels of a file as class numbers: their positions among the known labels, which are sorted.
 
-    For regression none are known, and they stay as they are.
+    For regression ``known`` is None, and the labels stay as they are.
     """
     if known is None:
         return torch.from_numpy(labels).to(torch.float32)

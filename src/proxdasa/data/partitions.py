@@ -1,12 +1,12 @@
 """Partitions: which rows of a data set each agent holds.
 
 A partition is a value with parameters; called with the labels y ``[N]`` and a number of agents it returns one tensor of
-row numbers per agent, in ascending order. No row is with two agents and no agent is without rows. Sizes may differ.
+row numbers per agent, in ascending order. No row goes to two agents, and every agent gets at least one. Sizes may
+differ.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_count, check_positive_number, check_seed, check_whole
 from proxdasa.data.order import PROPORTIONS, ROWS_OF_CLASSES, SHARDS, SHUFFLE, permutation
 
 Partition = Callable[[Tensor, int], list[Tensor]]
-"""What a problem needs of a partition: (y, agents) to the rows of each agent."""
+"""A function from (y, agents) to the rows of each agent."""
 
 
 @dataclass(frozen=True)
 class Contiguous:
-    """Blocks of ⌊N/n⌋ rows as they stand in the file; the last N − n⌊N/n⌋ rows are with nobody.
+    """Blocks of ⌊N/n⌋ rows as they stand in the file; the last N − n⌊N/n⌋ rows are not used.
 
     That is how the authors' scripts divide a9a and MNIST.
     """
@@ -40,7 +41,7 @@ class Shuffled:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_seed(self.seed)
+        check_seed(self.seed)
 
     def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
         """The rows of each agent."""
@@ -60,9 +61,8 @@ class Shards:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.per_agent < 1:
-            raise ValueError(f"per_agent must be at least 1 shard; got {self.per_agent}")
-        _check_seed(self.seed)
+        check_count(self.per_agent, "per_agent")
+        check_seed(self.seed)
 
     def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
         """The rows of each agent."""
@@ -81,17 +81,16 @@ class Dirichlet:
     """Label skew: the rows of each class are spread over agents in proportions p ~ Dirichlet(β, ..., β).
 
     Large β is nearly uniform, small β gives each class to few agents. All rows are used; sizes differ. An agent left
-    without rows gets one of the agent that has most. After Hsu, Qi and Brown, 2019. The gamma variates are NumPy's,
-    whose values may change with its version.
+    without rows gets one from the agent that has the most. After Hsu, Qi and Brown, 2019. The gamma variates are
+    NumPy's, whose values may change with its version.
     """
 
     beta: float
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 < self.beta < math.inf:
-            raise ValueError(f"beta must be a positive number; got {self.beta}")
-        _check_seed(self.seed)
+        check_positive_number(self.beta, "beta")
+        check_seed(self.seed)
 
     def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
         """The rows of each agent."""
@@ -118,7 +117,7 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows as they stand in the file, so many for each agent; what is left is with nobody."""
+    """Rows as they stand in the file, ``sizes[i]`` of them for agent i; those that remain are not used."""
 
     sizes: Sequence[int]
 
@@ -137,8 +136,7 @@ ALL = (Contiguous, Shuffled, Shards, Dirichlet, Sizes)
 
 
 def _check(y: Tensor, agents: int) -> None:
-    if agents < 1:
-        raise ValueError(f"agents must be at least 1; got {agents}")
+    check_whole(agents, "agents", least=1)
     if y.ndim < 1 or agents > len(y):
         raise ValueError(f"{agents} agents need at least one row each; y has shape {list(y.shape)}")
 
@@ -146,8 +144,3 @@ def _check(y: Tensor, agents: int) -> None:
 def _check_flat(y: Tensor, name: str) -> None:
     if y.ndim != 1:
         raise ValueError(f"{name} needs one label per row, y of shape [N]; got {list(y.shape)}")
-
-
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")

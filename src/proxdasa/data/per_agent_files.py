@@ -1,4 +1,4 @@
-"""Data that lie in one file per agent: a process reads the files of its own agents, and no others."""
+"""Data in one file per agent: a process reads the files of its own agents only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGENT, TENSORS = "{agent}", ".safetensors"
 
 @dataclass(frozen=True)
 class PerAgent:
-    """Files that are still to be read; `per_agent` makes it and explains the fields."""
+    """Files that are still to be read; `per_agent` explains the fields."""
 
     files: str
     features: int | None
@@ -30,13 +30,13 @@ class PerAgent:
     here: ClassVar[bool] = False
 
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:  # noqa: ARG002
-        """The examples of these agents, one after the other, and everywhere those for testing."""
+        """The examples of these agents, agent after agent, and the test examples, which every process reads."""
         held = [self._read(f"agent {agent}", self.files.replace(AGENT, str(agent))) for agent in agents]
         for one in held:
             if (shapes := _shapes(one)) != _shapes(held[0]):
                 raise ValueError(
                     f"{one.name}: rows of x and y have shapes {shapes}, those of {held[0].name} {_shapes(held[0])}; "
-                    "all agents need the same"
+                    "they must match"
                 )
         x, y = torch.cat([one.x for one in held]), torch.cat([one.y for one in held])
         whole = replace(held[0], name="per_agent", x=x, y=y)
@@ -55,7 +55,7 @@ class PerAgent:
         return Dataset(file, torch.from_numpy(x), y, classes=None if known is None else len(known))
 
     def describe(self) -> dict[str, Any]:
-        """The arguments of `per_agent`; no file is looked at, so that all processes describe the same."""
+        """The arguments of `per_agent`; no file is read, so that all processes give the same description."""
         return {"name": "per_agent", **asdict(self), "regression": self.labels is None}
 
 
@@ -70,17 +70,18 @@ def per_agent(
     test: str | Path | None = None,
     regression: bool = False,
 ) -> PerAgent:
-    """One file for each agent, read where the agent lives; ``{agent}`` in the name stands for its number, from 0 on.
+    """Examples in one file for each agent; ``{agent}`` in the file name stands for the agent's number, from 0 on.
 
-    Files are LIBSVM's, plain or .bz2, .gz, .xz, with so many ``features``, or .safetensors with x ``[N, ...]`` and y.
-    A file need not have every label, so all ``labels`` are given; in ascending order they become 0, ..., C − 1. With
-    ``regression`` there are none, and y are targets. Where there is a ``test`` file, every process reads it.
+    A file is read by the process that holds its agent, and the ``test`` file, if there is one, by every process. Files
+    are LIBSVM's, plain or .bz2, .gz, .xz, with the given number of ``features``, or .safetensors with x ``[N, ...]``
+    and y. Since a file may lack some labels, ``labels`` lists all of them; in ascending order they become
+    0, ..., C − 1. With ``regression`` there are no labels, and y are targets.
     """
     if AGENT not in str(files):
         raise ValueError(f"files must have {AGENT} in place of the agent's number; got {str(files)!r}")
     if (features is None) != (Path(files).suffix == TENSORS):
-        raise ValueError(f"features must be given for LIBSVM's files, and for {TENSORS} not; got {features}")
+        raise ValueError(f"features must be given for LIBSVM files and left out for {TENSORS} files; got {features}")
     if (labels is None) != regression:
-        raise ValueError("give either labels, those of all agents, such as [-1, 1], or regression=True")
+        raise ValueError("give either the labels of all agents, such as [-1, 1], or regression=True")
     known = None if labels is None else tuple(labels)
     return PerAgent(str(files), features, known, None if test is None else str(test))

@@ -1,4 +1,4 @@
-"""The data sets that are downloaded: their files, where these come from, and how they are known to be right."""
+"""The data sets that are downloaded: their files, the servers that have them, and their checksums."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from proxdasa.data import data_folder
 
 @dataclass(frozen=True)
 class File:
-    """One file: its uncompressed name, rows and SHA-256, and what a server sends of it.
+    """One file: its name, number of rows and SHA-256, all uncompressed, and what servers send.
 
-    Servers send ``name + suffix``, of ``size`` bytes; ``md5`` is that of these bytes where they are compressed.
+    Servers send ``name + suffix``, which has ``size`` bytes and, where it is compressed, its own checksum ``md5``.
     """
 
     name: str
@@ -24,29 +24,33 @@ class File:
 
     @property
     def served(self) -> str:
-        """The name under which it is downloaded and stored."""
+        """The name under which the file is downloaded and stored."""
         return self.name + self.suffix
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set's name, the addresses that have its files, in the order in which they are tried, and the files."""
+    """A data set: its name, the addresses of its mirrors in the order in which they are tried, and its files."""
 
     name: str
     mirrors: tuple[str, ...]
     files: tuple[File, ...]
 
-    def find(self, file: File, folder: Path | None = None) -> Path:
-        """The path of a file, compressed or not, or an error that says what is expected where."""
-        place = (folder or data_folder.folder()) / self.name / file.name
-        if found := data_folder.located(place):
+    def path(self, file: File, folder: Path | None = None) -> Path:
+        """Where a file is expected, uncompressed."""
+        return (folder or data_folder.folder()) / self.name / file.name
+
+    def find(self, file: File) -> Path:
+        """The path of a file, compressed or not; the error for a missing one says what is expected where."""
+        place = self.path(file)
+        if found := data_folder.candidates(place):
             return found[0]
         raise FileNotFoundError(
             f"{place} is missing (.bz2, .gz or .xz would do too); `proxdasa data fetch {self.name}` downloads it, "
             f"or put it there by hand, or set {data_folder.VARIABLE} to the folder that has {self.name}/{file.name}"
         )
 
-    def damaged(self, path: Path, what: str) -> ValueError:
+    def damage_error(self, path: Path, what: str) -> ValueError:
         """The error for a file that is not what it should be."""
         return ValueError(f"{path}: {what}: the file is damaged; `proxdasa data fetch {self.name}` replaces it")
 
@@ -108,7 +112,7 @@ def listing(folder: Path | None = None) -> list[tuple[str, Path, bool]]:
     rows = []
     for source in SOURCES.values():
         for file in source.files:
-            place = (folder or data_folder.folder()) / source.name
-            found = data_folder.located(place / file.name)
-            rows.append((source.name, found[0] if found else place / file.served, bool(found)))
+            place = source.path(file, folder)
+            found = data_folder.candidates(place)
+            rows.append((source.name, found[0] if found else place.with_name(file.served), bool(found)))
     return rows

@@ -109,7 +109,7 @@ class Simulator(LocalAgents):
 
         Compiling takes half a minute and needs a C++ compiler.
         """
-        self._cells = [cell._replace(draw=cell.samples.opaque()) for cell in self._cells]
+        self._cells = [cell._replace(draw=cell.samples.as_operation()) for cell in self._cells]
         for product in (self._product, self._adjacency):  # build their matrices outside of the compiled step
             product(torch.zeros(self._task.trials, self.n, 1, dtype=self._task.problem.dtype))
         return compile_step(step, self)

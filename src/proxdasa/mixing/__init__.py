@@ -1,7 +1,7 @@
-"""Mixing protocols: polynomials in W, written with the one verb "apply W".
+"""Mixing protocols: polynomials in W, written in terms of one operation, "apply W".
 
-They know neither the graph nor where rows live. `Gossip` spends m rounds on W^m, `Chebyshev` on the polynomial of
-degree m that contracts disagreement fastest.
+They depend neither on the graph nor on where rows are stored. `Gossip` spends m rounds on W^m,
+`Chebyshev` on the polynomial of degree m that contracts disagreement fastest.
 """
 
 from proxdasa.mixing.chebyshev import Chebyshev

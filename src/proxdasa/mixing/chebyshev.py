@@ -1,4 +1,4 @@
-"""Chebyshev mixing: the same rounds, spent on the best polynomial."""
+"""Chebyshev mixing: the polynomial in W that contracts disagreement fastest for its number of rounds."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Chebyshev:
         check_rounds(self.rounds)
 
     def rounds_for(self, rho: float) -> int:
-        """The given m, or the paper's rule for it."""
+        """The number m of rounds: the given one, or the paper's rule."""
         return ceil(1 / math.sqrt(1 - rho)) if self.rounds == "auto" else self.rounds
 
     def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:
-        """A_m."""
+        """The mixed rows A_m."""
         previous, current, r = x, apply(x), rho
         for _ in range(self.rounds_for(rho) - 1):
             r_next = rho / (2 - rho * r)

@@ -9,6 +9,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from proxdasa.checks import invalid
+
 Rounds = int | Literal["auto"]
 
 
@@ -27,22 +29,22 @@ class Gossip:
         check_rounds(self.rounds)
 
     def rounds_for(self, rho: float) -> int:
-        """The given m, or the paper's rule for it."""
+        """The number m of rounds: the given one, or the paper's rule."""
         return ceil(1 / (1 - rho)) if self.rounds == "auto" else self.rounds
 
     def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:
-        """W^m x."""
+        """The mixed rows W^m x."""
         for _ in range(self.rounds_for(rho)):
             x = apply(x)
         return x
 
 
 def check_rounds(rounds: Rounds) -> None:
-    """Refuse anything but a positive whole number or "auto"."""
+    """Refuse anything but a whole number of at least 1 or "auto"."""
     if rounds != "auto" and (not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1):
-        raise ValueError(f'rounds must be a whole number of at least 1, or "auto"; got {rounds!r}')
+        raise invalid("rounds", 'a whole number of at least 1, or "auto"', rounds)
 
 
 def ceil(x: float) -> int:
-    """Round up, forgiving rounding errors in ρ: 1.0000000000000002 is 1."""
+    """Round up, but not on account of rounding errors in ρ: 1.0000000000000002 gives 1."""
     return math.ceil(x - 1e-9 * x)

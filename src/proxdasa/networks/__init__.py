@@ -5,11 +5,11 @@ every agent's row by its weighted average over the neighbourhood: x ← W x. The
 shrinks at least by ρ = max(|λ₂|, |λ_n|).
 
 Builders are functions, ``ring(8)``, ``from_graph(graph)``, ``from_file(path)``, and return a `Network`.
-That a `Network` exists means that its W has been checked: one that could not reach consensus is refused, with
-the agents named that are the reason. Where a graph leaves a choice of weights, these are functions too:
+The W of every `Network` has been checked: one that could not reach consensus is refused, with a message that names the
+agents responsible. Where a graph leaves a choice of weights, these are functions too:
 ``path(8, weights=best_constant)``.
 
-This room knows integers and weights only. A builder added to `ALL` can be named in config files.
+A builder that is listed in `ALL` can be named in config files.
 """
 
 from proxdasa.networks.graphs import (
@@ -33,7 +33,7 @@ from proxdasa.networks.network_files import from_file
 from proxdasa.networks.weights import Weights, best_constant, constant, fastest, max_degree, metropolis
 
 ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file)
-"""The builders whose arguments are plain numbers, a path and the name of a weighting."""
+"""The builders whose arguments can be written in a file: numbers, a path and the name of a weighting."""
 
 WEIGHTINGS = (metropolis, max_degree, best_constant, fastest)
 """The weights that need nothing but the graph."""

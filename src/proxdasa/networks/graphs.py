@@ -1,8 +1,7 @@
 """Builders: functions that return a `Network`.
 
-The body of a builder is a graph and its weights, and gives W. `recorded` makes the network of it and notes
-name and arguments as the recipe, so that a run can tell how its network was made and a config file can make
-it again.
+The body of each function makes a graph and returns its weights W. The decorator `builder` makes W a network and records
+the function's name and arguments as its recipe, from which a config file can make the network again.
 """
 
 import math
@@ -13,130 +12,130 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, sparray, spmatrix
 
 from proxdasa import memory_budget
-from proxdasa.networks.matrix_checks import check_dense, checked
-from proxdasa.networks.recipes import recorded
+from proxdasa.checks import check_count, check_probability, check_whole
+from proxdasa.networks.matrix_checks import check_dense, check_matrix
+from proxdasa.networks.recipes import builder
 from proxdasa.networks.weights import Graph, Weights, constant, metropolis
 
 AGENT, EDGE = 600, 500
-"""Bytes of memory for each agent and edge of a graph until it is a network (measured)."""
+"""Bytes of memory for each agent and each edge while a graph is made into a network (measured)."""
 
 
-@recorded
+@builder
 def ring(agents: int) -> csr_array:
     """Each agent between two others, and W = I − L/3: from three agents on, all weights are 1/3.
 
     Two agents have one edge, of weight 1/3, and one agent keeps its own value.
     """
-    _at_least(1, agents=agents)
+    check_count(agents, "agents")
     _check_size(agents, agents)
     return constant(nx.cycle_graph(agents), 1 / 3)
 
 
-@recorded
+@builder
 def path(agents: int, weights: Weights = metropolis) -> csr_array:
     """Agents in a line: the slowest of all usual graphs to mix."""
-    _at_least(1, agents=agents)
+    check_count(agents, "agents")
     _check_size(agents, agents)
     return weights(nx.path_graph(agents))
 
 
-@recorded
+@builder
 def star(agents: int, weights: Weights = metropolis) -> csr_array:
     """Agent 0 in the middle, an edge to each of the others: the graph of a server and its clients."""
-    _at_least(1, agents=agents)
+    check_count(agents, "agents")
     _check_size(agents, agents)
     return weights(nx.star_graph(agents - 1))
 
 
-@recorded
+@builder
 def complete(agents: int) -> csr_array:
     """Everyone talks to everyone, W = 11ᵀ/n: one round is exact averaging, ρ = 0."""
-    _at_least(1, agents=agents)
+    check_count(agents, "agents")
     check_dense(agents**2)
     return csr_array(np.full((agents, agents), 1 / agents))
 
 
-@recorded
+@builder
 def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """A rectangle of agents, numbered row by row, each with its neighbours above, below, left and right."""
-    _at_least(1, rows=rows, columns=columns)
+    check_count(rows, "rows")
+    check_count(columns, "columns")
     _check_size(rows * columns, 2 * rows * columns)
-    return weights(_numbered(nx.grid_2d_graph(rows, columns)))
+    return weights(_number_nodes(nx.grid_2d_graph(rows, columns)))
 
 
-@recorded
+@builder
 def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself."""
-    _at_least(1, rows=rows, columns=columns)
+    check_count(rows, "rows")
+    check_count(columns, "columns")
     _check_size(rows * columns, 2 * rows * columns)
-    return weights(_numbered(nx.grid_2d_graph(rows, columns, periodic=True)))
+    return weights(_number_nodes(nx.grid_2d_graph(rows, columns, periodic=True)))
 
 
-@recorded
+@builder
 def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
     """Two lines of agents side by side, 2 · rungs in all; agent i stands opposite agent rungs + i."""
-    _at_least(1, rungs=rungs)
+    check_count(rungs, "rungs")
     _check_size(2 * rungs, 3 * rungs)
     return weights(nx.ladder_graph(rungs))
 
 
-@recorded
+@builder
 def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
     """2^dimension agents, neighbours where their numbers differ in one binary digit."""
-    _at_least(0, dimension=dimension)
-    if dimension > 20:
-        raise ValueError(f"dimension must be at most 20, which is a million agents, got {dimension}")
+    check_whole(dimension, "dimension", least=0, most=20)  # 2^20 is a million agents
     _check_size(2**dimension, dimension * 2**dimension // 2)
     # networkx gives dimension 0 no node at all.
-    return weights(_numbered(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
+    return weights(_number_nodes(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
 
 
-@recorded
+@builder
 def exponential(agents: int, weights: Weights = metropolis) -> csr_array:
     """The static exponential graph: agent i is joined to i ± 2^j (mod n) for every power 2^j ≤ n/2.
 
     About 2 log₂ n neighbours each, and 1 − ρ = 2/log₂ n where n is a power of two; a ring has 1 − ρ of the order 1/n².
     Ying et al., Exponential graph is provably efficient for decentralized deep training, 2021; undirected here.
     """
-    _at_least(1, agents=agents)
+    check_count(agents, "agents")
     _check_size(agents, agents * agents.bit_length())
     powers = [2**j for j in range((agents // 2).bit_length())]
     return weights(nx.circulant_graph(agents, powers))
 
 
-@recorded
+@builder
 def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights = metropolis) -> csr_array:
     """Each pair of agents is joined with the given probability, independently of the others.
 
     Erdős and Rényi, On random graphs I, 1959; connected with high probability above log(n)/n.
     """
-    _at_least(1, agents=agents)
-    if not 0 <= probability <= 1:
-        raise ValueError(f"probability must lie between 0 and 1, got {probability}")
+    check_count(agents, "agents")
+    check_probability(probability, "probability")
     _check_size(agents, round(1e6 * probability) * agents**2 // 2_000_000)
     graph = nx.fast_gnp_random_graph(agents, probability, seed=seed)
     threshold = math.log(agents) / agents
-    _refuse_parts(graph, seed, f"a larger probability (log(n)/n is {threshold:.3g}, this one is {probability:g})")
+    _check_connected(graph, seed, f"a larger probability (log(n)/n is {threshold:.3g}, this one is {probability:g})")
     return weights(graph)
 
 
-@recorded
+@builder
 def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropolis) -> csr_array:
     """A random graph where all agents have the same number of neighbours; from degree 3 on it mixes fast."""
-    _at_least(1, agents=agents)
-    _at_least(0, degree=degree)
+    check_count(agents, "agents")
+    check_whole(degree, "degree", least=0)
     if degree >= agents or agents * degree % 2:
         raise ValueError(
             f"there is no graph of {agents} agents with {degree} neighbours each: "
             f"degree must be less than agents, and one of the two even"
         )
     _check_size(agents, agents * degree // 2)
-    graph = _numbered(nx.random_regular_graph(degree, agents, seed=seed))
-    _refuse_parts(graph, seed, "a larger degree (from 3 on most such graphs are connected)")
+    graph = _number_nodes(nx.random_regular_graph(degree, agents, seed=seed))
+    _check_connected(graph, seed, "a larger degree (from 3 on most such graphs are connected)")
     return weights(graph)
 
 
-@recorded
+@builder
 def paper() -> csr_array:
     """The 8 agents and 24 edges of the MNIST experiment of Prox-DASA, W = I − L/8, ρ = 0.375."""
     # As published, with agents numbered from one.
@@ -146,58 +145,53 @@ def paper() -> csr_array:
     return constant(graph, 1 / 8)
 
 
-@recorded
+@builder
 def from_graph(graph: Graph, weights: Weights = metropolis) -> csr_array:
     """Any undirected networkx graph; agents are its nodes, sorted, or as given if they cannot be sorted.
 
     Self-loops and edge attributes are ignored: the weights decide what an agent keeps and gives.
     """
     if not isinstance(graph, nx.Graph):
-        raise TypeError(f"graph must be an undirected networkx.Graph, got {type(graph).__name__}")
+        raise TypeError(f"graph must be an undirected networkx.Graph; got {type(graph).__name__}")
     if graph.is_directed():
         raise ValueError("graph is directed, but messages go both ways: use graph.to_undirected()")
     if graph.is_multigraph():
         raise ValueError("graph is a multigraph, but two agents share one edge: use networkx.Graph(graph)")
     if len(graph) == 0:
         raise ValueError("graph is empty: at least one agent is needed")
-    return weights(_numbered(graph))
+    return weights(_number_nodes(graph))
 
 
-@recorded
+@builder
 def from_matrix(W: ArrayLike | sparray | spmatrix) -> csr_array:
     """Any symmetric, doubly stochastic W, dense or sparse; its graph is where it is not zero.
 
-    One in float32 or float16 is judged by that precision and then corrected in double: (W + Wᵀ)/2, and what is missing
-    from a row's sum of one, or too much, goes to the self weight.
+    A W in float32 or float16 is checked to that precision and then corrected in double precision: it becomes
+    (W + Wᵀ)/2, and each self weight is set so that its row sums to one.
     """
-    return checked(W)
+    return check_matrix(W)
 
 
-def _numbered(graph: Graph) -> Graph:
+def _number_nodes(graph: Graph) -> Graph:
     """The same graph with nodes 0 … n−1 in ascending order and no self-loops."""
     try:
         nodes = sorted(graph)
-    except TypeError:  # nodes of several kinds have no order but the given one
+    except TypeError:  # nodes of different types cannot be compared
         nodes = list(graph)
     number = {node: i for i, node in enumerate(nodes)}
-    numbered: Graph = nx.empty_graph(len(nodes))
-    numbered.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
-    return numbered
-
-
-def _at_least(least: int, **counts: int) -> None:
-    for name, count in counts.items():
-        if count < least:
-            raise ValueError(f"{name} must be at least {least}, got {count}")
+    plain: Graph = nx.empty_graph(len(nodes))
+    plain.add_edges_from((number[a], number[b]) for a, b in graph.edges if a != b)
+    return plain
 
 
 def _check_size(agents: int, edges: int) -> None:
-    """Refuse a graph that is too large, before it is made."""
+    """Refuse a graph that is too large before it is made."""
     needed = AGENT * agents + EDGE * edges
     memory_budget.check(needed, f"a graph of {agents:,} agents and {edges:,} edges", "fewer agents or edges need less")
 
 
-def _refuse_parts(graph: Graph, seed: int, remedy: str) -> None:
+def _check_connected(graph: Graph, seed: int, remedy: str) -> None:
+    """Refuse a random graph that falls into parts, with advice on how to draw a connected one."""
     parts = nx.number_connected_components(graph)
     if parts > 1:
         raise ValueError(

@@ -15,37 +15,38 @@ if TYPE_CHECKING:
     from scipy.sparse import sparray, spmatrix
 
 TOLERANCE = 1e-9
-"""How far W may be, by rounding, from symmetric, from rows summing to one and from no negative weights."""
+"""How far rounding may take W from symmetry, from rows that sum to one and from weights that are not negative."""
 ROUNDINGS = 4
-"""And how far in units of its own precision, where that is less than double: 5e-7 in float32, 0.004 in float16."""
+"""The same in units of W's own precision, where that is below double: 5e-7 in float32, 0.004 in float16."""
 
 
 DENSE = 60
-"""Bytes of memory for each entry of a matrix without zeros, with what checking it takes (measured)."""
+"""Bytes of memory for each entry of a matrix without zeros, including those for checking it (measured)."""
 
 
 def check_dense(entries: int) -> None:
-    """Refuse a matrix without zeros that is too large, before it is made."""
+    """Refuse a matrix without zeros that is too large before it is made."""
     memory_budget.check(DENSE * entries, f"W with {entries:,} entries", "fewer agents or neighbours need less")
 
 
-def checked(given: ArrayLike | sparray | spmatrix) -> csr_array:
+def check_matrix(given: ArrayLike | sparray | spmatrix) -> csr_array:
     """W as a sparse copy in canonical form, if it can reach consensus.
 
     W = Wᵀ,  W1 = 1,  W ≥ 0,  connected,  ρ = max(|λ₂|, |λ_n|) < 1
 
-    A matrix of less than double precision is judged by its own. It is then made symmetric, (W + Wᵀ)/2, and the self
-    weights become w_ii = 1 − Σ_j w_ij in double precision; where that would be negative, all w_ij shrink by a factor.
+    A matrix of less than double precision is checked to its own precision. It is then made symmetric, (W + Wᵀ)/2, and
+    the self weights become w_ii = 1 − Σ_j w_ij in double precision; where that would be negative, all w_ij shrink by a
+    factor.
     """
     matrix: Any = given if issparse(given) else np.asarray(given)
     rounding = ROUNDINGS * float(np.finfo(matrix.dtype).eps) if np.issubdtype(matrix.dtype, np.floating) else 0.0
     tolerance = max(TOLERANCE, rounding)
-    W = _symmetric(_square(matrix), tolerance)
+    W = _check_symmetric(_check_square(matrix), tolerance)
     _check_rows(W, tolerance)
     _check_signs(W, tolerance)
     W.data[W.data < 0] = 0.0
     if rounding > TOLERANCE:
-        W = _renormalised(W)
+        W = _renormalise(W)
     W.eliminate_zeros()
     W.sort_indices()
     _check_connected(W)
@@ -53,21 +54,21 @@ def checked(given: ArrayLike | sparray | spmatrix) -> csr_array:
     return W
 
 
-def _square(matrix: Any) -> csr_array:
+def _check_square(matrix: Any) -> csr_array:
     if np.iscomplexobj(matrix):
-        raise TypeError("W must hold real numbers, got complex ones")
+        raise TypeError("W must hold real numbers; got complex ones")
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         shape = tuple(matrix.shape)
-        raise ValueError(f"W must be a square matrix with one row per agent, got shape {shape}")
+        raise ValueError(f"W must be a square matrix with one row per agent; got shape {shape}")
     W: csr_array = csr_array(matrix, dtype=np.float64, copy=True)
     W.sum_duplicates()
     if not np.isfinite(W.data).all():
         i, j = _place(W, ~np.isfinite(W.data))
-        raise ValueError(f"W must be finite: {_named(i, j)} is {W[i, j]}")
+        raise ValueError(f"W must be finite: {_name_of(i, j)} is {W[i, j]}")
     return W
 
 
-def _symmetric(W: csr_array, tolerance: float) -> csr_array:
+def _check_symmetric(W: csr_array, tolerance: float) -> csr_array:
     difference = csr_array(abs(W - W.T))
     worst = difference.data.max(initial=0.0)
     if worst > tolerance:
@@ -94,13 +95,13 @@ def _check_signs(W: csr_array, tolerance: float) -> None:
     if least < -tolerance:
         i, j = _place(W, W.data == least)
         raise ValueError(
-            f"W must not have negative weights: {_named(i, j)} is {least:.6g}; "
+            f"W must not have negative weights: {_name_of(i, j)} is {least:.6g}; "
             f"smaller weights on the edges, as metropolis chooses them, leave positive self weights"
         )
 
 
-def _renormalised(W: csr_array) -> csr_array:
-    """The self weights from those on the edges, which are symmetric; rows sum to one in double precision."""
+def _renormalise(W: csr_array) -> csr_array:
+    """Set the self weights so that rows sum to one in double precision; the weights of edges are symmetric already."""
     others = csr_array(W - diags_array(W.diagonal()))
     others /= max(1.0, others.sum(axis=1).max())
     return csr_array(others + diags_array(np.maximum(1 - others.sum(axis=1), 0.0)))
@@ -117,7 +118,7 @@ def _check_connected(W: csr_array) -> None:
 
 
 def _check_rho(W: csr_array, tolerance: float) -> None:
-    """ρ = 1 exactly if −1 is an eigenvalue: no self weights, and a bipartite graph.
+    """Refuse ρ = 1. For a connected W that means an eigenvalue −1: no self weights, and a bipartite graph.
 
     A connected graph is bipartite exactly if its double cover [[0, A], [A, 0]] is not connected.
     """
@@ -141,5 +142,5 @@ def _place(W: csr_array, where: NDArray[np.bool_]) -> tuple[int, int]:
     return int(np.searchsorted(W.indptr, at, side="right")) - 1, int(W.indices[at])
 
 
-def _named(i: int, j: int) -> str:
+def _name_of(i: int, j: int) -> str:
     return f"the self weight of agent {i}" if i == j else f"the weight between agents {i} and {j}"

@@ -1,7 +1,7 @@
-"""The network: a mixing matrix that has been checked, and what can be read off it.
+"""The network: a mixing matrix that has been checked, and its properties.
 
 A `Network` exists only if its W can reach consensus: symmetric, rows summing to one, no negative weights,
-connected, and ρ < 1. Whoever holds one need not check again. W is sparse and is not to be changed.
+connected, and ρ < 1. Code that gets a network need not check it again. W is sparse and must not be changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 
-from proxdasa.networks.matrix_checks import checked
+from proxdasa.networks.matrix_checks import check_matrix
 from proxdasa.networks.spectrum import rho, smallest
 
 
@@ -36,7 +36,7 @@ class Network:
     """How it was made, in plain values: the builder's name and its arguments."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "W", checked(self.W))
+        object.__setattr__(self, "W", check_matrix(self.W))
 
     @property
     def n(self) -> int:
@@ -89,12 +89,12 @@ class Network:
         return dict(self.recipe)
 
     def __repr__(self) -> str:
-        agents, edges = counted(self.n, "agent"), counted(len(self.edges), "edge")
+        agents, edges = count_of(self.n, "agent"), count_of(len(self.edges), "edge")
         # Four digits of 0.99999 would read as one, which no network has.
         rate = f"{self.rho:.4f}" if self.rho < 0.9999 else f"1-{1 - self.rho:.2e}"
         return f"{self.label}: {agents}, {edges}, rho={rate}"
 
 
-def counted(number: int, noun: str) -> str:
-    """The number with its noun, in the singular where it is one."""
+def count_of(number: int, noun: str) -> str:
+    """The number and its noun, in the plural unless it is one: 1 agent, 8 agents."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -16,36 +16,38 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, diags_array
 
 from proxdasa import memory_budget
-from proxdasa.networks.matrix_checks import check_dense, checked
-from proxdasa.networks.recipes import recorded
+from proxdasa.networks.matrix_checks import check_dense, check_matrix
+from proxdasa.networks.recipes import builder
 from proxdasa.networks.weights import Weights, metropolis
 
 CSV, EDGES = 25, 100
-"""Bytes of memory that a byte of such a file takes until it is a network (measured)."""
+"""Bytes of memory for each byte of such a file while it is made into a network (measured)."""
 
 Edges = dict[tuple[int, int], float | None]
 """Pairs (i, j) with i < j and their weights, if the file has any."""
 
 
-@recorded
+@builder
 def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
     """A file with an edge "i j" or "i j w" in each line, or with W (.csv, .npy).
 
-    By default the weights are those of the file, and Metropolis weights where it has none; an agent gives itself what
-    its neighbours leave. Other ``weights`` take nothing but the graph of the file.
+    By default the weights are those of the file, or Metropolis weights if it has none; the self weight of an agent is
+    one minus the weights of its edges. With ``weights`` given, only the graph of the file is used.
     """
     path = Path(path)
     try:
         if path.suffix == ".npy":
-            return _reweighted(checked(_array(path)), weights)
+            return _reweight(check_matrix(_array(path)), weights)
         matrix = path.suffix == ".csv"
         with path.open("rb") as stream:
             lines = memory_budget.read(stream, "it", CSV if matrix else EDGES).decode().splitlines()
         if matrix:
-            return _reweighted(checked(_matrix(lines)), weights)
+            return _reweight(check_matrix(_matrix(lines)), weights)
         return _network(_edges(lines), weights)
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file; accepted: lines i j or i j w, or W as .csv or .npy") from error
+        raise ValueError(
+            f"{path}: not a text file; give an edge i j or i j w in each line, or W in a .csv or .npy file"
+        ) from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     except OSError as error:
@@ -54,11 +56,11 @@ def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
 
 def _array(path: Path) -> NDArray[Any]:
     try:
-        # Mapped, so that nothing is allocated for an array that the file claims to have and does not.
+        # Memory-mapped, so that a damaged header that claims a huge array allocates nothing.
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
         raise
-    except Exception as error:  # a damaged header fails in the tokenizer, the parser or later; words speak of pickles
+    except Exception as error:  # NumPy raises whatever its header parser does, and its message is about pickles
         raise ValueError("not an array of numbers as numpy.save writes it") from error
     if array.dtype.kind not in "biuf":
         raise ValueError(f"not an array of real numbers, but of {array.dtype}")
@@ -90,11 +92,11 @@ def _edges(lines: list[str]) -> Edges:
     edges: Edges = {}
     places: dict[tuple[int, int], int] = {}
     for number, line in enumerate(lines, start=1):
-        words = line.partition("#")[0].replace(",", " ").split()
-        if not words:
+        entries = line.partition("#")[0].replace(",", " ").split()
+        if not entries:
             continue
         try:
-            i, j, weight = _edge(words)
+            i, j, weight = _edge(entries)
             edge = (min(i, j), max(i, j))
             if edges.setdefault(edge, weight) != weight:
                 raise ValueError(f"line {places[edge]} has another weight for the same edge")
@@ -106,26 +108,26 @@ def _edges(lines: list[str]) -> Edges:
     return edges
 
 
-def _edge(words: list[str]) -> tuple[int, int, float | None]:
-    if len(words) not in (2, 3) or not all(word.isascii() and word.isdecimal() for word in words[:2]):
-        raise ValueError("accepted: the numbers of two agents, and a weight if you like, such as 0 1 or 0 1 0.25")
-    i, j = int(words[0]), int(words[1])
+def _edge(entries: list[str]) -> tuple[int, int, float | None]:
+    if len(entries) not in (2, 3) or not all(entry.isascii() and entry.isdecimal() for entry in entries[:2]):
+        raise ValueError("a line must have the numbers of two agents and perhaps a weight, such as 0 1 or 0 1 0.25")
+    i, j = int(entries[0]), int(entries[1])
     if i == j:
-        raise ValueError(f"agent {i} is no neighbour of itself; what it keeps is what its neighbours leave")
-    if len(words) == 2:
+        raise ValueError(f"agent {i} cannot be its own neighbour; its self weight follows from those of its edges")
+    if len(entries) == 2:
         return i, j, None
     try:
-        weight = float(words[2])
+        weight = float(entries[2])
     except ValueError:
         weight = math.nan
     if not 0 < weight <= 1:
-        raise ValueError(f"the weight must be a number above 0 and at most 1, got {words[2]}")
+        raise ValueError(f"the weight must be a number above 0 and at most 1; got {entries[2]}")
     return i, j, weight
 
 
 def _network(edges: Edges, weights: Weights | None) -> csr_array:
     if not edges:
-        raise ValueError("there are no edges in it; accepted: lines such as 0 1, or W as .csv or .npy")
+        raise ValueError("there are no edges in it; give one in each line, such as 0 1, or W in a .csv or .npy file")
     numbers = {agent for edge in edges for agent in edge}
     first, last = min(numbers), max(numbers)
     start = min(first, 1)
@@ -140,12 +142,12 @@ def _network(edges: Edges, weights: Weights | None) -> csr_array:
         if weights is None and None not in edges.values():
             A.data = np.array([*edges.values()], dtype=np.float64)
             A = coo_array(A + A.T)
-            return checked(A + diags_array(1 - A.sum(axis=1)))
-        return checked((weights or metropolis)(nx.from_scipy_sparse_array(A)))
+            return check_matrix(A + diags_array(1 - A.sum(axis=1)))
+        return check_matrix((weights or metropolis)(nx.from_scipy_sparse_array(A)))
     except ValueError as error:
-        counted = "; agents are counted from 0 here, and from 1 in the file" if first else ""
-        raise ValueError(f"{error}{counted}") from None
+        numbering = "; agents are counted from 0 here, and from 1 in the file" if first else ""
+        raise ValueError(f"{error}{numbering}") from None
 
 
-def _reweighted(W: csr_array, weights: Weights | None) -> csr_array:
+def _reweight(W: csr_array, weights: Weights | None) -> csr_array:
     return W if weights is None else weights(nx.from_scipy_sparse_array(W))

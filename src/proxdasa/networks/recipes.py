@@ -1,4 +1,4 @@
-"""Recipes: how a network was made, noted down in plain values when it is made.
+"""Recipes: how a network was made, recorded in plain values.
 
 ``ring(20)`` has the recipe ``{"name": "ring", "agents": 20}``; calling the builder of that name with the rest
 gives the same network. What is not a plain value, a graph or a matrix, is represented by its size and a
@@ -8,7 +8,6 @@ fingerprint.
 import functools
 import hashlib
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -16,15 +15,16 @@ from typing import Any, ParamSpec
 import numpy as np
 from scipy.sparse import csr_array
 
-from proxdasa.networks.matrix_checks import checked
-from proxdasa.networks.network import Network, counted
+from proxdasa.checks import InvalidArgumentError, check_number, check_whole, invalid
+from proxdasa.networks.matrix_checks import check_matrix
+from proxdasa.networks.network import Network, count_of
 from proxdasa.networks.weights import Weights
 
 P = ParamSpec("P")
 
 
-def recorded(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
-    """Turns a function that returns W into a builder of networks with the same parameters and annotations."""
+def builder(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
+    """Turn a function that returns W into a builder of networks with the same parameters and annotations."""
     name, signature = weigh.__name__, inspect.signature(weigh)
 
     @functools.wraps(weigh)
@@ -33,35 +33,31 @@ def recorded(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             for key, parameter in signature.parameters.items():
-                bound.arguments[key] = _converted(key, bound.arguments[key], parameter.annotation)
+                bound.arguments[key] = _convert(key, bound.arguments[key], parameter.annotation)
             W = weigh(*bound.args, **bound.kwargs)
             recipe = {"name": name, **{key: _plain(value, W) for key, value in bound.arguments.items()}}
             return Network(W, _label(recipe, signature), recipe)
+        except InvalidArgumentError as error:  # first: it is a TypeError and a ValueError
+            raise InvalidArgumentError(f"{name}: {error}") from error
         except TypeError as error:
             raise TypeError(f"{name}: {error}") from error
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
-    # Whoever reads the signature, as the reader of config files does, is to see what is really returned.
+    # Code that reads the signature, such as the reader of config files, should see the type that is really returned.
     build.__annotations__ = {**weigh.__annotations__, "return": Network}
     build.__signature__ = signature.replace(return_annotation=Network)  # type: ignore[attr-defined]
     return build
 
 
-def _converted(key: str, value: Any, annotation: Any) -> Any:
+def _convert(key: str, value: Any, annotation: Any) -> Any:
     """Numbers of any library as Python's own, so that recipes can be written as JSON."""
     if annotation is int:
-        try:
-            return int(operator.index(value))
-        except TypeError:
-            raise TypeError(f"{key} must be a whole number, got {value!r}") from None
+        return check_whole(value, key)
     if annotation is float:
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"{key} must be a number, got {value!r}") from None
+        return check_number(value, key)
     if annotation == Weights and not callable(value):
-        raise TypeError(f"{key} must be a function of a graph, such as metropolis, got {value!r}")
+        raise invalid(key, "a function of a graph, such as metropolis", value)
     return value
 
 
@@ -71,10 +67,10 @@ def _plain(value: object, W: csr_array) -> object:
     if isinstance(value, str | Path):
         return str(value)
     if callable(value):
-        # A function of the user's own has a name that tells little: its weights are the network's own.
+        # The name of a user's own function does not identify its weights, so a fingerprint of W is added.
         name, own = getattr(value, "__name__", type(value).__name__), not str(value.__module__).startswith(__package__)
-        return {"name": name, **_fingerprint(checked(W))} if own else name
-    return _fingerprint(checked(W))
+        return {"name": name, **_fingerprint(check_matrix(W))} if own else name
+    return _fingerprint(check_matrix(W))
 
 
 def _fingerprint(W: csr_array) -> dict[str, object]:
@@ -94,7 +90,7 @@ def _label(recipe: Mapping[str, Any], signature: inspect.Signature) -> str:
         if isinstance(value, dict) and "name" in value:
             shown.append(f"{key}={value['name']}")
         elif isinstance(value, dict):
-            shown += [counted(value["agents"], "agent"), counted(value["edges"], "edge")]
+            shown += [count_of(value["agents"], "agent"), count_of(value["edges"], "edge")]
         elif parameter.default is parameter.empty:
             shown.append(str(value))
         elif value != getattr(parameter.default, "__name__", parameter.default):

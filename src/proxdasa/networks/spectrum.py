@@ -7,7 +7,7 @@ attempt is Lanczos, with a budget, and the second is Lanczos on the inverse.
 
 All of it is deterministic: the starting vector is fixed. Only the eigenvalue is wanted, and for that Lanczos
 without reorthogonalisation is enough (Paige, Accuracy and effectiveness of the Lanczos algorithm for the
-symmetric eigenproblem, 1980), in three vectors of memory. That is why it stands here: scipy's restarted eigsh
+symmetric eigenproblem, 1980), in three vectors of memory. That is why it is implemented here: scipy's restarted eigsh
 needs many times the products on large random graphs, and refuses an operator whose only eigenvalue is zero.
 """
 
@@ -33,7 +33,7 @@ ROUNDING = 1e-13
 SHIFT = 1e-12
 """How far beyond one the inverse is taken: little against 1 − λ, which is 1.3e-9 on a ring of 100,000 agents."""
 CHECK_EVERY = 10
-"""Steps between two looks at the residual."""
+"""Steps between two evaluations of the residual."""
 
 Vector = NDArray[np.float64]
 

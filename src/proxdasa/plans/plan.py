@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.descriptions import describe
 from proxdasa.engines.messages.halo import HEADER
@@ -21,7 +22,6 @@ from proxdasa.networks import Network
 from proxdasa.networks.spectrum import DENSE_LIMIT
 from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.plans.theory import bound, conditions, contraction, strictest, varrho
-from proxdasa.schedules import check_count, check_positive
 
 TRACKING: dict[Any, bool] = {ProxDASA: False, ProxDASAGT: True}
 """The methods that the paper's theory is about, and whether they track gradients."""

@@ -1,6 +1,7 @@
 """The smooth part of the objective: n local losses F_i with sample gradients, full gradients and losses.
 
-A problem is a value: it holds its data, draws nothing and keeps no state between calls (`proxdasa.contracts.Problem`).
+A problem is a value: it holds its data, draws no random numbers and keeps no state between calls
+(`proxdasa.contracts.Problem`).
 """
 
 from proxdasa.problems import models

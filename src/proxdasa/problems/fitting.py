@@ -1,7 +1,7 @@
-"""Whether a network, a loss and examples fit together, found out on two examples before anything is trained.
+"""Checks on two examples that a network, a loss and the data fit together, before anything is trained.
 
-What would fail within torch is said in a sentence. So is what would train silently and train something else: a loss
-of [N, 1] outputs and [N] targets that broadcasts compares every output with the targets of all examples.
+Failures inside torch are reported in one sentence. So are mistakes that would otherwise go unnoticed: a loss that
+broadcasts [N, 1] outputs against [N] targets compares every output with the targets of all examples.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from proxdasa.problems.losses import Loss, cross_entropy
 
 NOISE = 1e-2
-"""Added to the parameters: at zero, say, outputs are alike, and a loss that confuses them would not show it."""
+"""Size of the noise added to the parameters: if they are all 0, say, outputs are equal, which hides a loss that mixes
+examples."""
 ROUNDING = 100
-"""Units in the last place by which sums may differ if they are computed for one example or for two."""
+"""Units in the last place by which sums may differ between a batch of one example and a batch of two."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> int:
-    """The most numbers that one example becomes on its way through the network; what does not fit is a ValueError."""
+    """Check that all fits, or raise ValueError; return the most values that a layer computes for one example."""
     module = copy.deepcopy(module).to(inputs.dtype)
     sizes = [inputs.numel()]
 
@@ -46,9 +47,9 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> i
 
 
 def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
-    """One row for each example, also if there is only one."""
+    """The network's outputs; refuses those without one row for each example, also for a single example."""
     name, shape = type(module).__name__, list(inputs.shape)
-    with _saying(f"{name} fails on two examples, inputs of shape {shape}"):
+    with _explain(f"{name} fails on two examples, inputs of shape {shape}"):
         outputs: object = module(inputs)
     if not isinstance(outputs, Tensor):
         raise ValueError(
@@ -73,7 +74,7 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """One number for each example."""
+    """The losses of the examples; refuses a loss that does not return one number for each."""
     if loss is cross_entropy and outputs.ndim == 2 and not targets.is_floating_point():
         classes, largest = outputs.shape[1], int(targets.max())
         if largest >= classes:
@@ -81,8 +82,8 @@ def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
                 f"the label {largest} is among the examples, but the number of the network's outputs is {classes}, "
                 f"for labels 0, ..., {classes - 1}; it needs at least {largest + 1}"
             )
-    given = f"outputs of shape {list(outputs.shape)} and {_told(targets)}"
-    with _saying(f"the loss {_name(loss)} fails for {given}"):
+    given = f"outputs of shape {list(outputs.shape)} and {_describe(targets)}"
+    with _explain(f"the loss {_name(loss)} fails for {given}"):
         losses: object = loss(outputs, targets)
     shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if not isinstance(losses, Tensor) or losses.shape[:1] != outputs.shape[:1] or losses.numel() != len(outputs):
@@ -95,7 +96,7 @@ def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter]) -> None:
     if not losses.requires_grad:
-        raise ValueError(f"the loss {_name(loss)} has no gradient: what it returns does not depend on the parameters")
+        raise ValueError(f"the loss {_name(loss)} has no gradient: its result does not depend on the parameters")
     grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
     if unused := [name for name, grad in zip(trained, grads, strict=True) if grad is None]:
         raise ValueError(
@@ -105,15 +106,15 @@ def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter
 
 
 def _check_one_by_one(loss: Loss, losses: Tensor, outputs: Tensor, targets: Tensor) -> None:
-    """Refuse a loss of an example that changes with the company in which it is computed."""
+    """Refuse a loss whose value for one example depends on the other examples of the batch."""
     both = range(len(outputs))
     alone = torch.cat([_losses(loss, outputs[j : j + 1], targets[j : j + 1]) for j in both])
-    # Beside a copy of itself an example is computed by the same operations as beside the other, so that next to no
-    # rounding hides a small effect of the other's targets.
+    # A batch of an example and its own copy is computed by the same operations as a batch of both examples, so there
+    # is almost no rounding that could hide a small effect of the other example's targets.
     doubled = torch.stack([_losses(loss, outputs[[j, j]], targets[[j, j]])[j] for j in both])
     scale = alone.abs() + outputs.abs().max()
     if not bool(scale.isfinite().all()):
-        return  # the run itself says where it is not
+        return  # a run reports by itself what is not finite
     eps = torch.finfo(losses.dtype).eps
     changed = (losses - alone).abs() > ROUNDING * eps * scale
     changed |= (losses - doubled).abs() > 4 * eps * losses.abs()
@@ -126,8 +127,8 @@ def _check_one_by_one(loss: Loss, losses: Tensor, outputs: Tensor, targets: Tens
 
 
 @contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Torch's complaint as the end of a sentence."""
+def _explain(what: str) -> Iterator[None]:
+    """Context manager that raises torch's errors as a ValueError, as the end of the sentence ``what``."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
@@ -139,7 +140,7 @@ def _name(loss: Loss) -> str:
     return str(getattr(loss, "__name__", type(loss).__name__))
 
 
-def _told(targets: Tensor) -> str:
+def _describe(targets: Tensor) -> str:
     kind = str(targets.dtype).removeprefix("torch.")
     return f"labels {targets.tolist()}" if kind == "int64" else f"targets of shape {list(targets.shape)} in {kind}"
 

@@ -9,7 +9,7 @@ from proxdasa import memory_budget
 
 def mlp(inputs: int = 123, hidden: int = 64, outputs: int = 2) -> nn.Sequential:
     """The two-layer perceptron of the a9a experiment: 123 → 64 tanh → 2, d = 8,066."""
-    size = 8 * hidden * (inputs + outputs)  # in double precision
+    size = 8 * hidden * (inputs + outputs)  # bytes in double precision
     memory_budget.check(size, f"a perceptron {inputs} → {hidden} → {outputs}", "fewer units need less")
     return nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, outputs))
 

@@ -1,14 +1,14 @@
-"""Quadratics: the problem whose answers are known."""
+"""Quadratics: problems whose solutions are known."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from proxdasa import samples
+from proxdasa.checks import check_not_negative
 from proxdasa.contracts import Evaluation
 
 
@@ -18,7 +18,7 @@ class Quadratic:
 
         F_i(x) = ½ xᵀA_i x − b_iᵀx,      ∇G_i(x, ξ) = A_i x − b_i + noise · ξ,  ξ ~ N(0, I)
 
-    A is ``[n, d, d]`` with symmetric A_i, b is ``[n, d]``. Agents may disagree as much as you like.
+    A is ``[n, d, d]`` with symmetric A_i, b is ``[n, d]``. The agents' quadratics may differ arbitrarily.
     """
 
     A: Tensor
@@ -38,36 +38,35 @@ class Quadratic:
         skew = (self.A - self.A.mT).abs().amax(dim=(1, 2))
         if bool((skew > 1e-5 * self.A.abs().amax()).any()):
             raise ValueError(f"A_i must be symmetric; that of agent {int(skew.argmax())} is not (use (A + Aᵀ)/2)")
-        if not 0 <= self.noise < math.inf:
-            raise ValueError(f"noise is a standard deviation, a number of at least 0; got {self.noise}")
+        check_not_negative(self.noise, "noise")
 
     @property
     def agents(self) -> int:
-        """N."""
+        """The number n of agents."""
         return self.b.shape[0]
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The dimension d."""
         return self.b.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of A and b."""
+        """The floating-point type of A and b."""
         return self.b.dtype
 
     @property
     def epoch(self) -> float:
-        """One: every gradient is made of all of A_i and b_i."""
+        """One sample is a pass over the data: every gradient uses all of A_i and b_i."""
         return 1.0
 
     @property
     def words(self) -> int:
-        """One per coordinate of the noise, if there is any."""
+        """The number of random words per sample: one for each coordinate of the noise, if there is any."""
         return self.dim if self.noise else 0
 
     def to(self, dtype: torch.dtype) -> Quadratic:
-        """The same quadratics in another type."""
+        """The same quadratics in another floating-point type."""
         return replace(self, A=self.A.to(dtype), b=self.b.to(dtype))
 
     def restrict(self, agents: range) -> Quadratic:
@@ -76,25 +75,25 @@ class Quadratic:
         return replace(self, A=self.A[rows].clone(), b=self.b[rows].clone())
 
     def start(self, seed: int, trials: int) -> Tensor:  # noqa: ARG002
-        """x⁰ = 0."""
+        """The starting point x⁰ = 0."""
         return torch.zeros(self.dim, dtype=self.dtype)
 
     def sample(self, words: Tensor) -> Tensor:
-        """The noise noise · ξ."""
+        """The gradient noise, noise · ξ."""
         return (self.noise * samples.normals(words)).to(self.dtype)
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
-        """A_i x_i − b_i + noise · ξ_i."""
+        """The noisy gradients A_i x_i − b_i + noise · ξ_i."""
         exact = self._curvature(x) - self.b
         return exact + sample if self.noise else exact
 
     def evaluate(self, x: Tensor) -> Evaluation:
-        """F_i and A_i x_i − b_i."""
+        """The losses F_i(x_i) and gradients A_i x_i − b_i."""
         Ax = self._curvature(x)
         return Evaluation(loss=(x * (0.5 * Ax - self.b)).sum(-1), grad=Ax - self.b)
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        """None: losses and gradients say it all."""
+        """No scores besides loss and gradient."""
         return {}
 
     def _curvature(self, x: Tensor) -> Tensor:

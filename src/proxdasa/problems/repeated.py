@@ -1,4 +1,4 @@
-"""Trials that see the same: what a fair comparison of parameters needs."""
+"""Trials that see the same samples, for a fair comparison of parameters."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_count
 from proxdasa.contracts import Evaluation, Problem
 
 
 @dataclass(frozen=True, eq=False)
 class Repeated:
-    """A problem whose samples and starting points come again after so many trials.
+    """A problem whose samples and starting points repeat after ``trials`` = T trials.
 
         ξ_i(trial, k) = ξ_i(trial mod T, k),      x⁰(trial) = x⁰(trial mod T)
 
@@ -24,64 +25,63 @@ class Repeated:
     trials: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.trials, int) or self.trials < 1:
-            raise ValueError(f"trials must be a whole number of at least 1; got {self.trials!r}")
+        check_count(self.trials, "trials")
 
     @property
     def agents(self) -> int:
-        """N."""
+        """The number n of agents."""
         return self.problem.agents
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The dimension d."""
         return self.problem.dim
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the problem."""
+        """The floating-point type of the problem."""
         return self.problem.dtype
 
     @property
     def epoch(self) -> float:
-        """That of the problem."""
+        """The number of samples in one pass over an agent's data."""
         return self.problem.epoch
 
     @property
     def words(self) -> int:
-        """As many as the problem needs."""
+        """The number of random words per sample of the problem."""
         return self.problem.words
 
     def to(self, dtype: torch.dtype) -> Repeated:
-        """The same in another type."""
+        """The same problem in another floating-point type."""
         return replace(self, problem=self.problem.to(dtype))
 
     def restrict(self, agents: range) -> Repeated:
-        """The losses of some of the agents."""
+        """The problem of some of the agents."""
         return replace(self, problem=self.problem.restrict(agents))
 
     def start(self, seed: int, trials: int) -> Tensor:
-        """The starts of the first T trials, again and again."""
-        return again(self.problem.start(seed, self.trials), trials)
+        """The starting points of the first T trials, repeated."""
+        return repeat_trials(self.problem.start(seed, self.trials), trials)
 
     def sample(self, words: Tensor) -> Tensor:
-        """The samples of the first T trials, again and again."""
+        """The samples of the first T trials, repeated."""
         first = self.problem.sample(words[..., : self.trials, :, :])
-        return again(first, words.shape[-3])
+        return repeat_trials(first, words.shape[-3])
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
-        """That of the problem."""
+        """The gradients of the problem."""
         return self.problem.grad(x, sample)
 
     def evaluate(self, x: Tensor) -> Evaluation:
-        """That of the problem."""
+        """The losses and full gradients of the problem."""
         return self.problem.evaluate(x)
 
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
-        """Those of the problem."""
+        """The scores of the problem."""
         return self.problem.scores(x)
 
 
-def again(rows: Tensor, trials: int) -> Tensor:
-    """Rows ``[..., T, n, ?]`` of the first T trials as those of all; what all trials share stays as it is."""
+def repeat_trials(rows: Tensor, trials: int) -> Tensor:
+    """Repeat the rows ``[..., T, n, ?]`` of T trials for all trials; rows that all trials share stay as they are."""
     return rows if rows.ndim < 3 else rows.index_select(-3, torch.arange(trials) % rows.shape[-3])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import memory_budget, samples
+from proxdasa.checks import check_not_negative, check_whole, invalid
 from proxdasa.contracts import Evaluation
 
 
@@ -28,7 +29,7 @@ class Link:
     population: Callable[[Tensor, Tensor, float], Evaluation] | None = None
 
     def describe(self) -> str:
-        """Its name."""
+        """The name, as a configuration file writes it."""
         return self.name
 
 
@@ -74,19 +75,18 @@ class SingleIndex:
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def __post_init__(self) -> None:
-        if self.agents < 1 or self.dim < 1:
-            raise ValueError(f"agents and dim must be at least 1; got {self.agents} and {self.dim}")
+        check_whole(self.agents, "agents", least=1)
+        check_whole(self.dim, "dim", least=1)
         if not 1 <= self.sparsity <= self.dim:
-            raise ValueError(f"sparsity must lie between 1 and dim = {self.dim}; got {self.sparsity}")
-        if not 0 <= self.noise < math.inf:
-            raise ValueError(f"noise is a standard deviation, a number of at least 0; got {self.noise}")
+            raise invalid("sparsity", f"a whole number from 1 to dim = {self.dim}", self.sparsity)
+        check_not_negative(self.noise, "noise")
         if self.evaluation == "population":
             if self.link.population is None:
                 raise ValueError(
                     f"the population loss of the link {self.link.name!r} is not known; give evaluation a number"
                 )
         elif not isinstance(self.evaluation, int) or self.evaluation < 1:
-            raise ValueError(f'evaluation must be a number of points or "population"; got {self.evaluation!r}')
+            raise invalid("evaluation", 'a number of points or "population"', self.evaluation)
         else:
             size = self.agents * self.evaluation * self.words * self.dtype.itemsize
             points = f"evaluation = {self.evaluation:,} points at each of {self.agents:,} agents, d = {self.dim:,},"
@@ -94,16 +94,16 @@ class SingleIndex:
 
     @property
     def epoch(self) -> float:
-        """Samples stream."""
+        """Infinite, because samples stream."""
         return math.inf
 
     @property
     def words(self) -> int:
-        """One per coordinate of X, one for ε."""
+        """The number of random words per sample: one for each coordinate of X, and one for ε."""
         return self.dim + 1
 
     def to(self, dtype: torch.dtype) -> SingleIndex:
-        """The same model in another type."""
+        """The same model in another floating-point type."""
         return replace(self, dtype=dtype)
 
     def restrict(self, agents: range) -> SingleIndex:
@@ -129,15 +129,15 @@ class SingleIndex:
         return torch.nn.functional.normalize(samples.normals(words).to(self.dtype), dim=-1).unsqueeze(1)
 
     def sample(self, words: Tensor) -> Tensor:
-        """(X, Y) in one row, Y last."""
+        """Samples (X, Y), each in one row with Y last."""
         drawn = samples.normals(words).to(self.dtype)
-        rows = drawn.view(-1, self.words)  # two axes, so that the product needs no copy of X
+        rows = drawn.view(-1, self.words)  # with two axes the product needs no copy of X
         X, ε = rows[:, :-1], rows[:, -1]
         ε.mul_(self.noise).add_(self.link.value(X @ self.truth))
         return drawn
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
-        """2 (g(Xᵀθ) − Y) g'(Xᵀθ) X."""
+        """The sample gradients 2 (g(Xᵀθ) − Y) g'(Xᵀθ) X."""
         X, Y = sample[..., :-1], sample[..., -1]
         s = torch.linalg.vecdot(X, x)
         return ((self.link.value(s) - Y) * self.link.slope(s)).mul_(2).unsqueeze(-1) * X
@@ -163,7 +163,7 @@ class SingleIndex:
         return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.permute(2, 0, 1).reshape(shape) * (2 / count))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
-        """None: losses and gradients say it all."""
+        """No scores besides loss and gradient."""
         return {}
 
     @cached_property

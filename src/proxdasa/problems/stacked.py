@@ -1,10 +1,9 @@
 """Many copies of one network at once: row r of every parameter belongs to copy r.
 
 A forward pass takes parameters ``[rows, *shape]`` and inputs ``[rows, batch, ...]`` to outputs ``[rows, batch, ...]``;
-ordinary autograd behind it gives the gradients of all copies in one backward pass. A chain of layers that are known
-here becomes batched matrix products and grouped convolutions. Any other module goes through ``torch.func.vmap``, which
-works for all modules whose output is a function of parameters and input, at about three times the cost for a small
-perceptron.
+autograd then gives the gradients of all copies in one backward pass. A chain of known layers becomes batched matrix
+products and grouped convolutions. Any other module goes through ``torch.func.vmap``, which works for all modules whose
+output is a function of parameters and input, at about three times the cost for a small perceptron.
 """
 
 from __future__ import annotations
@@ -21,17 +20,18 @@ Forward = Callable[[Parameters, Tensor], Tensor]
 
 ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
-def stacked(module: nn.Module, frozen: Parameters | None = None) -> Forward:
+def stacked_forward(module: nn.Module, frozen: Parameters | None = None) -> Forward:
     """The forward pass of stacked copies of a module, which must be a pure function of parameters and input.
 
-    Parameters that are frozen ``[*shape]`` are common to all copies; the forward pass takes the others.
+    ``frozen`` parameters ``[*shape]`` are shared by all copies; the forward pass takes the other parameters.
     """
     check_pure(module)
     common = dict(frozen or {})
     if type(module) is nn.Sequential and _plain(module):
-        return lambda parameters, x: _run_chain(module, {**_repeated(common, len(x)), **parameters}, x)
+        return lambda parameters, x: _run_chain(module, {**_expand(common, len(x)), **parameters}, x)
     single = vmap(lambda parameters, x: functional_call(module, {**common, **parameters}, (x,)))
     return lambda parameters, x: single(dict(parameters), x)
 
@@ -45,7 +45,7 @@ def check_pure(module: nn.Module) -> None:
                 f"{where} keeps buffers, such as running statistics, which the agents would not exchange; "
                 "use a layer without them, for example GroupNorm or LayerNorm"
             )
-        if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
+        if isinstance(layer, DROPOUTS) and layer.p > 0:
             raise ValueError(f"{where} draws random numbers in its forward pass; remove it or set p = 0")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         why = ": all are frozen, with requires_grad = False" if next(module.parameters(), None) is not None else ""
@@ -54,14 +54,18 @@ def check_pure(module: nn.Module) -> None:
 
 def _plain(chain: nn.Sequential) -> bool:
     """Whether a chain does what its layers' types say: each is known, with weights of its own, and has no hooks."""
-    hooked = any(layer._forward_hooks or layer._forward_pre_hooks for layer in chain.modules())
     names = [name for name, _ in chain.named_parameters(remove_duplicate=False)]
     tied = len(names) > len(list(chain.parameters())) or len({*map(id, chain)}) < len(chain)
-    return not hooked and not tied and all(map(_known, chain))
+    return not any(map(_has_hooks, chain.modules())) and not tied and all(map(_is_known, chain))
 
 
-def _known(layer: nn.Module) -> bool:
-    """The type itself must be known, for subclasses may override forward."""
+def _has_hooks(layer: nn.Module) -> bool:
+    """Whether calling a layer does more than its forward method; torch has no public way to ask."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Whether a layer is of a known type; subclasses are not, because they may override forward."""
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros"
     if type(layer) is nn.Flatten:
@@ -69,7 +73,7 @@ def _known(layer: nn.Module) -> bool:
     return type(layer) in (nn.Linear, *POOLS, *ELEMENTWISE)
 
 
-def _repeated(parameters: Parameters, rows: int) -> dict[str, Tensor]:
+def _expand(parameters: Parameters, rows: int) -> dict[str, Tensor]:
     return {name: values.expand(rows, *values.shape) for name, values in parameters.items()}
 
 
@@ -93,7 +97,7 @@ def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tenso
 
 
 class _Affine(torch.autograd.Function):
-    """x Wᵀ + b of each copy, whose gradient of W is laid out as W is; that of ``torch.bmm`` is its transpose."""
+    """x Wᵀ + b for each copy, with the gradient of W laid out as W is; that of ``torch.bmm`` is its transpose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

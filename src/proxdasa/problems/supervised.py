@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from proxdasa import samples
+from proxdasa.checks import invalid
 from proxdasa.contracts import Evaluation
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.problems.fitting import try_two
 from proxdasa.problems.losses import Loss, cross_entropy
-from proxdasa.problems.stacked import Forward, stacked
+from proxdasa.problems.stacked import Forward, stacked_forward
 
 CHUNK = 2**21
-"""Numbers that the widest layer of the networks holds at a time: few enough for the cache, enough for fast products."""
-
+"""Values that the widest layer of all networks holds at a time: few enough for the cache, enough for fast products."""
 
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
@@ -40,8 +40,8 @@ class Supervised:
     chooses the start: PyTorch's initialisation once per trial ("shared"), once per trial and agent ("each", as the
     authors did), or "zeros"; what it freezes has the values of the network that it makes after torch.manual_seed(0).
     ``first`` is the number of the first agent, for a part of a larger network. ``partition`` divides the data, by
-    default as `Shuffled` does; what lies in one file per agent (`data.per_agent`) is divided already, and read when it
-    is needed, or by ``restrict``. Whether network, loss and examples fit together is tried on two of the examples.
+    default as `Shuffled` does; data in one file per agent (`data.per_agent`) are divided already, and are read when
+    they are needed, or by ``restrict``. Two of the examples are used to check that network, loss and data fit together.
     """
 
     model: Model
@@ -56,37 +56,37 @@ class Supervised:
 
     def __post_init__(self) -> None:
         if self.initial not in ("shared", "each", "zeros"):
-            raise ValueError(f'initial must be "shared", "each" or "zeros"; got {self.initial!r}')
+            raise invalid("initial", '"shared", "each" or "zeros"', self.initial)
         if self.initial != "shared" and isinstance(self.model, nn.Module):
             raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
-        _ = self._forward  # refuses modules that cannot be stacked
+        _ = self._forward  # refuses modules that cannot be stacked now rather than in the first step
         if self.data.here:
             object.__setattr__(self, "partition", self.partition or Shuffled())
-            _ = self.parts  # what is wrong with them is said now
+            _ = self.parts  # the same for a partition that does not fit
         elif self.partition is not None:
-            raise ValueError("partition: the data lie in one file per agent, divided already; leave it out")
+            raise ValueError("partition must be left out: the data are already divided into one file per agent")
 
     @property
     def dim(self) -> int:
-        """The number of parameters that are trained."""
+        """The number d of parameters that are trained."""
         return sum(shape.numel() for shape in self._shapes.values())
 
     @property
     def epoch(self) -> float:
-        """Examples of an agent, on average, over those of a batch."""
+        """The mean number of examples of an agent, divided by the size of a batch."""
         return len(self._rows) / (self.agents * self.batch_size)
 
     @property
     def words(self) -> int:
-        """One per example of a batch."""
+        """The number of random words per sample: one for each example of a batch."""
         return self.batch_size
 
     def to(self, dtype: torch.dtype) -> Supervised:
-        """The same problem in another type."""
+        """The same problem in another floating-point type."""
         return replace(self, dtype=dtype)
 
     def restrict(self, agents: range) -> Supervised:
-        """The problem of some of the agents, with their examples only; everyone has the test examples."""
+        """The problem of some of the agents, with only their examples and all test examples."""
         first = self.first + agents.start
         if self.data.here:
             data, parts = self.examples, self.parts[agents.start : agents.stop]
@@ -97,9 +97,9 @@ class Supervised:
         return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first)
 
     def describe(self) -> dict[str, Any]:
-        """The arguments; beside a network, or a function whose networks have frozen parts, the SHA-256 of the values.
+        """The arguments, and the SHA-256 of a given network's parameters, or of the frozen ones that a function makes.
 
-        They decide what is computed, so that a run with other values is another run.
+        Those values determine the result, so a run with other values must have another description.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
         given = isinstance(self.model, nn.Module)
@@ -110,9 +110,9 @@ class Supervised:
         return {"name": type(self).__name__, **plain}
 
     def module(self, x: Tensor) -> nn.Module:
-        """A network whose trained parameters are x ``[d]``, in the type of x; what is frozen is as it was."""
+        """A network whose trained parameters are x ``[d]``, in the type of x; frozen parameters keep their values."""
         if x.shape != (self.dim,):
-            raise ValueError(f"x must be one vector of shape [{self.dim}]; got shape {list(x.shape)}")
+            raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
         module = copy.deepcopy(self._module).to(x.dtype)
         parameters = dict(module.named_parameters())
         with torch.no_grad():
@@ -144,8 +144,8 @@ class Supervised:
     def sample(self, words: Tensor) -> Tensor:
         """Row numbers ``[..., trials, n, batch_size]`` of the agents' examples, each batch without repetition.
 
-        Floyd's method: the j-th draw is uniform over one more example than the one before; what was drawn already is
-        replaced by the newcomer.
+        Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
+        drawn already is replaced by the one that was added.
         """
         sizes = torch.tensor([len(part) for part in self.parts]).unsqueeze(-1)
         newcomers = sizes - self.batch_size + torch.arange(self.batch_size)  # [n, batch_size]
@@ -168,15 +168,15 @@ class Supervised:
         """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``."""
         if x.shape[-2] == 1:
             weights = torch.cat([self._equal_weights(part) for part in self.parts]) / self.agents
-            loss, grad = self._weighted(x[..., 0, :], self._rows, weights)
+            loss, grad = self._weighted_loss(x[..., 0, :], self._rows, weights)
             return Evaluation(loss.unsqueeze(-1), grad.unsqueeze(-2))
-        each = [self._weighted(x[..., i, :], part, self._equal_weights(part)) for i, part in enumerate(self.parts)]
+        each = [self._weighted_loss(x[..., i, :], part, self._equal_weights(part)) for i, part in enumerate(self.parts)]
         return Evaluation(torch.stack([loss for loss, _ in each], -1), torch.stack([grad for _, grad in each], -2))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:
-        """Loss on the test examples, if there are any, and for classes the share that is answered rightly.
+        """Loss on the test examples, if there are any, and for classes the share that is predicted correctly.
 
-        The answer is the largest of the outputs; there is none where there are fewer outputs than classes.
+        The prediction is the largest of the outputs; with fewer outputs than classes there is no accuracy.
         """
         data = self.examples
         if data.test_x is None or data.test_y is None:
@@ -189,7 +189,7 @@ class Supervised:
         return scores
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """What the networks x ``[rows, d]`` say of inputs ``[N, ...]``, as ``[rows, N, ...]``."""
+        """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
         inputs = self._cast(inputs)
         with torch.no_grad():
             chunks = [
@@ -198,7 +198,7 @@ class Supervised:
             ]
         return torch.cat(chunks, dim=1)
 
-    def _weighted(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def _weighted_loss(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
         loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
         size = self._chunk(len(x))
@@ -235,12 +235,12 @@ class Supervised:
         return torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
     def _chunk(self, others: int) -> int:
-        """How many examples go together, or networks, for so many of the other."""
+        """How many examples fit into a chunk for each of ``others`` networks, or the other way round."""
         return max(1, CHUNK // (others * self._width))
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
-        return self._flatten(_made(self.model, int(words[0].abs() << 31 | words[1].abs())))
+        return self._flatten(_make_module(self.model, int(words[0].abs() << 31 | words[1].abs())))
 
     def _flatten(self, module: nn.Module) -> Tensor:
         values = dict(module.named_parameters())
@@ -251,19 +251,19 @@ class Supervised:
 
     @cached_property
     def _module(self) -> nn.Module:
-        return self.model if isinstance(self.model, nn.Module) else _made(self.model, 0)
+        return self.model if isinstance(self.model, nn.Module) else _make_module(self.model, 0)
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
-        """Of the parameters that are trained."""
+        """The shapes of the parameters that are trained."""
         return {name: values.shape for name, values in self._module.named_parameters() if values.requires_grad}
 
     @cached_property
     def _frozen(self) -> dict[str, Tensor]:
-        """The values of the other parameters."""
+        """The values of the parameters that are not trained."""
         frozen = {name: values for name, values in self._module.named_parameters() if not values.requires_grad}
         if frozen and not isinstance(self.model, nn.Module):
-            again = dict(_made(self.model, 0).named_parameters())
+            again = dict(_make_module(self.model, 0).named_parameters())
             if other := [name for name, values in frozen.items() if not torch.equal(values, again[name])]:
                 raise ValueError(
                     f"the function that makes the network gives its frozen parameter {other[0]} other values at every "
@@ -273,21 +273,19 @@ class Supervised:
 
     @cached_property
     def _forward(self) -> Forward:
-        return stacked(self._module, self._frozen)
+        return stacked_forward(self._module, self._frozen)
 
     @cached_property
     def _loaded(self) -> tuple[Dataset, list[Tensor], int]:
-        """The data, the agents' rows, and numbers that one example is at the widest place of the network."""
+        """The data, the agents' rows, and the number of values of one example at the widest layer of the network."""
         data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
         sizes = [len(part) for part in parts]
         fewest = min(sizes)
         if not 1 <= self.batch_size <= fewest:
             agent = self.first + sizes.index(fewest)
-            raise ValueError(
-                f"batch_size must lie between 1 and {fewest}, the examples of agent {agent}, which has fewest; "
-                f"got {self.batch_size}"
-            )
-        x, y = _two(data, torch.cat(parts))
+            wanted = f"a whole number from 1 to {fewest}, the number of examples of agent {agent}, which has the fewest"
+            raise invalid("batch_size", wanted, self.batch_size)
+        x, y = _two_examples(data, torch.cat(parts))
         return data, parts, try_two(self._module, self.loss, self._cast(x), self._cast(y))
 
     @property
@@ -308,18 +306,18 @@ class Supervised:
         return self._cast(self.examples.y)
 
 
-def _made(model: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The network that a function makes after torch's generator was seeded; then the generator is as it was."""
+def _make_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The network that a function makes after torch's generator is seeded; the generator's state is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = model()
     if not isinstance(module, nn.Module):
-        raise TypeError(f"model must be a network or a function that makes one; what it makes is {module!r}")
+        raise TypeError(f"model must be a network or a function that makes one; it makes {module!r}")
     return module
 
 
-def _two(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Two of the examples, whose targets differ as much as any; the largest label may be that of a test example."""
+def _two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of the examples with the most different targets; the largest label may be that of a test example."""
     level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
     pair = rows[[int(level.argmax()), int(level.argmin())]]
     if pair[0] == pair[1]:

@@ -1,15 +1,15 @@
-"""The convex term Ψ: what the agents' models should look like, said once for all of them.
+"""Regularisers: the convex term Ψ, the same for all agents.
 
-A regulariser knows two things about itself: `value` is Ψ(x), and `prox` is the minimiser over y of
+A regulariser has two methods: `value` returns Ψ(x), and `prox` the minimiser over y of
 
     ‖y − x‖²/(2γ) + Ψ(y).
 
-Both act on the last axis and are batched over the leading ones, so a row never learns of its neighbours: a
-NaN stays in its own row, and a γ per trial is a tensor ``[trials, 1, 1]``. Results have the dtype of x.
+Both act on the last axis and are batched over the leading ones, so rows do not affect each other: a NaN stays in its
+own row, and a γ per trial is a tensor ``[trials, 1, 1]``. Results have the dtype of x.
 
 Penalties (`norms`, `matrices`) shrink; `constraints` project, with Ψ = 0 inside and +∞ outside;
-`combinations` scale regularisers or lay them side by side. Adding one is one frozen dataclass with these two
-methods and one line in `ALL`; one line in the tests then holds it to the laws that all of them obey.
+`combinations` scale regularisers or apply them side by side. To add one, write a frozen dataclass with these two
+methods and list it in `ALL`; a line in the tests then checks it against the laws that all regularisers obey.
 
 Reference: N. Parikh and S. Boyd, Proximal algorithms, Foundations and Trends in Optimization 1(3), 2014.
 """
@@ -34,7 +34,7 @@ ALL = (
     Scaled,
     Blocks,
 )
-"""Every regulariser, for those who look one up by name."""
+"""Every regulariser, to be looked up by name."""
 
 __all__ = [
     "ALL",

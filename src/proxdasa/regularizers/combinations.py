@@ -10,8 +10,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_positive_number, check_regularizer, check_step_size, check_whole, invalid
 from proxdasa.contracts import Regularizer
-from proxdasa.regularizers import checks
 from proxdasa.regularizers.norms import Zero
 from proxdasa.schedules import Number
 
@@ -25,16 +25,16 @@ class Scaled:
     factor: float
 
     def __post_init__(self) -> None:
-        checks.regularizer("Scaled", "regularizer", self.regularizer)
-        object.__setattr__(self, "factor", checks.positive("Scaled", "factor", self.factor))
+        check_regularizer(self.regularizer, "Scaled.regularizer")
+        object.__setattr__(self, "factor", check_positive_number(self.factor, "Scaled.factor"))
 
     def value(self, x: Tensor) -> Tensor:
         """The multiple c Ψ(x)."""
         return self.factor * self.regularizer.value(x)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
-        """The proximal step of Ψ, c times as long."""
-        return self.regularizer.prox(x, checks.step_size(gamma, x) * self.factor)
+        """The proximal step of Ψ with c γ in place of γ."""
+        return self.regularizer.prox(x, check_step_size(gamma, x) * self.factor)
 
 
 @final
@@ -44,7 +44,7 @@ class Blocks:
 
         Ψ(x) = Σ_b Ψ_b(x[start_b:stop_b]),   prox_γ(Ψ)(x)[start_b:stop_b] = prox_γ(Ψ_b)(x[start_b:stop_b])
 
-    A part is (start, stop, regulariser), counted from 0 and without the stop; a stop of None means the end.
+    A part is (start, stop, regulariser), counted from 0, with the stop excluded; a stop of None means the end.
     Parts are kept in the order of their coordinates. ``Blocks([(0, 784, L1(1e-4))])`` leaves what follows,
     say the biases, unpenalised.
     """
@@ -52,27 +52,27 @@ class Blocks:
     parts: Sequence[tuple[int, int | None, Regularizer]]
 
     def __post_init__(self) -> None:
-        checked = []
+        parts = []
         for number, part in enumerate(self.parts):
             if not isinstance(part, tuple | list) or len(part) != 3:
-                raise ValueError(f"Blocks: parts[{number}] must be (start, stop, regulariser); got {part!r}")
+                raise invalid(f"Blocks.parts[{number}]", "(start, stop, regulariser)", part)
             start, stop, regularizer = part
-            start = checks.integer("Blocks", f"the start of parts[{number}]", start, least=0)
+            start = check_whole(start, f"the start of Blocks.parts[{number}]", least=0)
             if stop is not None:
-                stop = checks.integer("Blocks", f"the stop of parts[{number}]", stop, least=start + 1)
-            checks.regularizer("Blocks", f"the last of parts[{number}]", regularizer)
-            checked.append((start, stop, regularizer))
-        if not checked:
-            raise ValueError("Blocks: parts is empty; give (start, stop, regulariser) at least once, or use Zero()")
-        checked.sort(key=lambda part: part[0])
-        for (start, stop, _), (following, *_) in pairwise(checked):
+                stop = check_whole(stop, f"the stop of Blocks.parts[{number}]", least=start + 1)
+            check_regularizer(regularizer, f"the last entry of Blocks.parts[{number}]")
+            parts.append((start, stop, regularizer))
+        if not parts:
+            raise ValueError("Blocks.parts is empty; give at least one (start, stop, regulariser), or use Zero()")
+        parts.sort(key=lambda part: part[0])
+        for (start, stop, _), (following, *_) in pairwise(parts):
             if stop is None or stop > following:
                 end = "end" if stop is None else stop
-                raise ValueError(f"Blocks: parts overlap: {start}:{end} and the one that starts at {following}")
-        object.__setattr__(self, "parts", tuple(checked))
+                raise ValueError(f"Blocks.parts overlap: {start}:{end} and the one that starts at {following}")
+        object.__setattr__(self, "parts", tuple(parts))
 
     def _pieces(self, x: Tensor) -> list[tuple[Tensor, Regularizer]]:
-        """All of x in order, cut where parts start and stop, with what applies to each piece."""
+        """All of x in order, cut where parts start and stop, and the regulariser of each piece."""
         d = x.shape[-1]
         pieces: list[tuple[Tensor, Regularizer]] = []
         end = 0
@@ -88,10 +88,10 @@ class Blocks:
         return pieces
 
     def value(self, x: Tensor) -> Tensor:
-        """Σ_b Ψ_b(x[start_b:stop_b])."""
+        """The sum Σ_b Ψ_b(x[start_b:stop_b])."""
         return torch.stack([regularizer.value(piece) for piece, regularizer in self._pieces(x)]).sum(0)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Each part's own proximal step."""
-        gamma = checks.step_size(gamma, x)
+        gamma = check_step_size(gamma, x)
         return torch.cat([regularizer.prox(piece, gamma) for piece, regularizer in self._pieces(x)], dim=-1)

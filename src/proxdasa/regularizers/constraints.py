@@ -13,7 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from proxdasa.regularizers import checks
+from proxdasa.checks import check_number, check_positive_number, check_step_size
 from proxdasa.schedules import Number
 
 
@@ -49,8 +49,8 @@ class NonNegative:
         return indicator(x, x.relu(), math.inf, size=1.0)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
-        """max(x, 0)."""
-        checks.step_size(gamma, x)
+        """The nearest point with no negative coordinate, max(x, 0)."""
+        check_step_size(gamma, x)
         return x.relu()
 
 
@@ -69,7 +69,7 @@ class Box:
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            object.__setattr__(self, name, checks.number("Box", name, getattr(self, name)))
+            object.__setattr__(self, name, check_number(getattr(self, name), f"Box.{name}"))
         if self.lower > self.upper or self.lower == math.inf or self.upper == -math.inf:
             raise ValueError(f"Box: no number lies between lower = {self.lower} and upper = {self.upper}")
 
@@ -80,7 +80,7 @@ class Box:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The nearest point of the box."""
-        checks.step_size(gamma, x)
+        check_step_size(gamma, x)
         return x.clamp(self.lower, self.upper)
 
 
@@ -98,7 +98,7 @@ class L1Ball:
     radius: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.positive("L1Ball", "radius", self.radius))
+        object.__setattr__(self, "radius", check_positive_number(self.radius, "L1Ball.radius"))
 
     def _project(self, x: Tensor) -> Tensor:
         size = x.abs()
@@ -111,7 +111,7 @@ class L1Ball:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The nearest point of the ball; NaN for a row with infinity, which has none."""
-        checks.step_size(gamma, x)
+        check_step_size(gamma, x)
         return self._project(x)
 
 
@@ -123,7 +123,7 @@ class L2Ball:
     radius: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", checks.positive("L2Ball", "radius", self.radius))
+        object.__setattr__(self, "radius", check_positive_number(self.radius, "L2Ball.radius"))
 
     def _project(self, x: Tensor) -> Tensor:
         # Relative to the largest coordinate (or the radius) no square overflows, and a diverging row lands on
@@ -138,7 +138,7 @@ class L2Ball:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The nearest point of the ball; NaN for a row with infinity, which has none."""
-        checks.step_size(gamma, x)
+        check_step_size(gamma, x)
         return self._project(x)
 
 
@@ -153,7 +153,7 @@ class Simplex:
     total: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "total", checks.positive("Simplex", "total", self.total))
+        object.__setattr__(self, "total", check_positive_number(self.total, "Simplex.total"))
 
     def value(self, x: Tensor) -> Tensor:
         """0 where x ≥ 0 and Σ x = total, else +∞."""
@@ -161,5 +161,5 @@ class Simplex:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The nearest point of the simplex; NaN for a row with +∞, which has none."""
-        checks.step_size(gamma, x)
+        check_step_size(gamma, x)
         return onto_simplex(x, self.total)

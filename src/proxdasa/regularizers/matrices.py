@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from proxdasa.regularizers import checks
+from proxdasa.checks import check_length, check_not_negative, check_step_size, check_whole, invalid
 from proxdasa.schedules import Number
 
 
@@ -28,17 +28,17 @@ class NuclearNorm:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", checks.weight("NuclearNorm", "weight", self.weight))
+        object.__setattr__(self, "weight", check_not_negative(self.weight, "NuclearNorm.weight"))
         if not isinstance(self.shape, tuple | list) or len(self.shape) != 2:
-            raise ValueError(f"NuclearNorm: shape must be a pair (rows, columns); got {self.shape!r}")
+            raise invalid("NuclearNorm.shape", "a pair (rows, columns)", self.shape)
         rows, columns = (
-            checks.integer("NuclearNorm", f"shape[{axis}]", size, least=1) for axis, size in enumerate(self.shape)
+            check_whole(size, f"NuclearNorm.shape[{axis}]", least=1) for axis, size in enumerate(self.shape)
         )
         object.__setattr__(self, "shape", (rows, columns))
 
     def _matrix(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The matrices X, and which are finite; the others are blanked, as one would fail the whole stack."""
-        checks.length(f"NuclearNorm of a {self.shape[0]} × {self.shape[1]} matrix", x, math.prod(self.shape))
+        """The matrices X, and which are finite; the others are set to 0, because one of them fails the SVD of all."""
+        check_length(x, math.prod(self.shape), f"NuclearNorm of a {self.shape[0]} × {self.shape[1]} matrix")
         finite = x.isfinite().all(-1, keepdim=True)
         return torch.where(finite, x, 0.0).reshape(*x.shape[:-1], *self.shape), finite
 
@@ -50,7 +50,7 @@ class NuclearNorm:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Soft-thresholding of the singular values at γ w; NaN for a row with NaN or infinity."""
-        level = checks.step_size(gamma, x) * self.weight
+        level = check_step_size(gamma, x) * self.weight
         matrix, finite = self._matrix(x)
         u, singular, vt = torch.linalg.svd(matrix, full_matrices=False)
         shrunk = (u * (singular - level).relu().unsqueeze(-2)) @ vt

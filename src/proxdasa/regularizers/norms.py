@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softshrink
 
-from proxdasa.regularizers import checks
+from proxdasa.checks import check_entries, check_length, check_not_negative, check_step_size, check_whole, is_number
 from proxdasa.schedules import Number
 
 
@@ -30,12 +30,12 @@ class Zero:
     """No regulariser: Ψ = 0, prox_γ(x) = x."""
 
     def value(self, x: Tensor) -> Tensor:
-        """Zero, except that a row with NaN or infinity has no value (NaN)."""
+        """Zero, but NaN for a row with NaN or infinity."""
         return (x.abs() * 0).sum(-1)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
-        """The same x, not a copy."""
-        checks.step_size(gamma, x)
+        """The tensor x itself, not a copy."""
+        check_step_size(gamma, x)
         return x
 
 
@@ -53,25 +53,25 @@ class L1:
     weight: float | Sequence[float] | Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", checks.weights("L1", "weight", self.weight))
+        object.__setattr__(self, "weight", _weights(self.weight, "L1.weight"))
 
     @cached_property
-    def _weights(self) -> Tensor:
+    def _tensor(self) -> Tensor:
         return torch.as_tensor(self.weight, dtype=torch.float64)
 
     def _weights_like(self, x: Tensor) -> Number:
         if isinstance(self.weight, float):
             return self.weight
-        checks.length("L1", x, len(self._weights))
-        return self._weights.to(x)
+        check_length(x, len(self._tensor), "L1")
+        return self._tensor.to(x)
 
     def value(self, x: Tensor) -> Tensor:
-        """Σ_j w_j |x_j|."""
+        """The penalty Σ_j w_j |x_j|."""
         return (x.abs() * self._weights_like(x)).sum(-1)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Soft-thresholding at γ w."""
-        return soft_threshold(x, checks.step_size(gamma, x) * self._weights_like(x))
+        return soft_threshold(x, check_step_size(gamma, x) * self._weights_like(x))
 
 
 @final
@@ -82,15 +82,15 @@ class SquaredL2:
     weight: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", checks.weight("SquaredL2", "weight", self.weight))
+        object.__setattr__(self, "weight", check_not_negative(self.weight, "SquaredL2.weight"))
 
     def value(self, x: Tensor) -> Tensor:
-        """(w/2) ‖x‖²."""
+        """The penalty (w/2) ‖x‖²."""
         return self.weight / 2 * x.square().sum(-1)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Division by 1 + γ w."""
-        return x / (1 + checks.step_size(gamma, x) * self.weight)
+        return x / (1 + check_step_size(gamma, x) * self.weight)
 
 
 @final
@@ -108,15 +108,15 @@ class ElasticNet:
     l2: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l1", checks.weight("ElasticNet", "l1", self.l1))
-        object.__setattr__(self, "l2", checks.weight("ElasticNet", "l2", self.l2))
+        object.__setattr__(self, "l1", check_not_negative(self.l1, "ElasticNet.l1"))
+        object.__setattr__(self, "l2", check_not_negative(self.l2, "ElasticNet.l2"))
 
     @cached_property
     def _parts(self) -> tuple[L1, SquaredL2]:
         return L1(self.l1), SquaredL2(self.l2)
 
     def value(self, x: Tensor) -> Tensor:
-        """l1 ‖x‖₁ + (l2/2) ‖x‖²."""
+        """The penalty l1 ‖x‖₁ + (l2/2) ‖x‖²."""
         lasso, ridge = self._parts
         return lasso.value(x) + ridge.value(x)
 
@@ -142,8 +142,8 @@ class GroupL2:
     groups: int | Sequence[int] | Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", checks.weight("GroupL2", "weight", self.weight))
-        object.__setattr__(self, "groups", checks.labels("GroupL2", "groups", self.groups))
+        object.__setattr__(self, "weight", check_not_negative(self.weight, "GroupL2.weight"))
+        object.__setattr__(self, "groups", _labels(self.groups, "GroupL2.groups"))
 
     @cached_property
     def _index(self) -> tuple[Tensor, int]:
@@ -152,7 +152,7 @@ class GroupL2:
         return index, len(labels)
 
     def _norms(self, x: Tensor) -> Tensor:
-        """‖x_g‖ for every group, ``[..., groups]``."""
+        """The norm ‖x_g‖ of every group, ``[..., groups]``."""
         if isinstance(self.groups, int):
             if x.shape[-1] % self.groups:
                 raise ValueError(
@@ -163,7 +163,7 @@ class GroupL2:
             norms: Tensor = torch.linalg.vector_norm(blocks, dim=-1)
             return norms
         index, count = self._index
-        checks.length("GroupL2", x, len(index))
+        check_length(x, len(index), "GroupL2")
         return x.new_zeros(*x.shape[:-1], count).index_add_(-1, index.to(x.device), x.square()).sqrt_()
 
     def value(self, x: Tensor) -> Tensor:
@@ -172,10 +172,24 @@ class GroupL2:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Shrinkage of every group's norm by γ w, stopping at zero."""
-        level = checks.step_size(gamma, x) * self.weight
+        level = check_step_size(gamma, x) * self.weight
         # The floor keeps a zero group with a zero weight from becoming 0/0, and lets NaN pass.
         keep = (1 - level / self._norms(x).clamp_min(torch.finfo(x.dtype).tiny)).relu()
         if isinstance(self.groups, int):
             return x * keep.repeat_interleave(self.groups, dim=-1)
         index, _ = self._index
         return x * keep.index_select(-1, index.to(x.device))
+
+
+def _weights(value: object, name: str) -> float | tuple[float, ...]:
+    """One weight, or one for each coordinate; negative ones are refused, because Ψ would not be convex."""
+    if is_number(value):
+        return check_not_negative(value, name)
+    return tuple(check_not_negative(w, f"{name}[{j}]") for j, w in enumerate(check_entries(value, name)))
+
+
+def _labels(value: object, name: str) -> int | tuple[int, ...]:
+    """The size of all groups, or the label of each coordinate's group."""
+    if is_number(value):
+        return check_whole(value, name, least=1)
+    return tuple(check_whole(label, f"{name}[{j}]") for j, label in enumerate(check_entries(value, name)))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import caller_warnings
+from proxdasa.checks import check_count
 from proxdasa.contracts import Algorithm, Engine
 from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
@@ -26,7 +27,6 @@ from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, write_config
 from proxdasa.runs.results import RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.stopping import Watch
-from proxdasa.schedules import check_count
 
 CHECKPOINTS = "checkpoints"
 """The name of the folder for checkpoints within a results folder."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from proxdasa import memory_budget
 from proxdasa import metrics as measures
+from proxdasa.checks import check_count, check_seed
 from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
 from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, blocks
@@ -32,7 +33,6 @@ from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup_checks import check_kinds, check_method
 from proxdasa.runs.stopping import Stationary, Watch
-from proxdasa.schedules import check_count
 
 NOTED_EDGES = 2_000
 """The configuration lists the edges of a network with at most this many, for reports to draw."""
@@ -66,8 +66,7 @@ class Setup:
         check_kinds(self)
         check_count(self.iterations, "iterations")
         check_count(self.trials, "trials")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise ValueError(f"seed must be a whole number from 0 to 2^64 - 1; got {self.seed!r}")
+        check_seed(self.seed)
         if self.observe_every is None:
             object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
         check_count(self.observe_every, "observe_every")

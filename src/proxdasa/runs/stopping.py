@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Algorithm, Engine
-from proxdasa.schedules import check_count, check_positive
 
 FORGOTTEN = 0.01
 """z counts as having forgotten z⁰ once z⁰ has at most this weight in it."""

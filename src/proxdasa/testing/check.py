@@ -13,7 +13,7 @@ import torch
 from proxdasa import schedules
 from proxdasa.contracts import Algorithm
 from proxdasa.runs.divergence import DivergenceWarning
-from proxdasa.schedules import Alpha, Number, annotated
+from proxdasa.schedules import Alpha, Number, is_annotated
 from proxdasa.testing.case import Case
 from proxdasa.testing.law import Law, LeftOut, Seen
 from proxdasa.testing.laws import FOUNDATIONS, LAWS
@@ -104,7 +104,7 @@ def _made(method: Any) -> Any:
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         if not field.init or (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):
             continue
-        values = [value for kind, name, value in SUITABLE if annotated(field.type, kind, name)]
+        values = [value for kind, name, value in SUITABLE if is_annotated(field.type, kind, name)]
         if not values:
             raise TypeError(
                 f"{method.__name__}.{field.name} is annotated as {field.type!r}, for which there is no value to try; "

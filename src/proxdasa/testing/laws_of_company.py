@@ -12,7 +12,7 @@ from proxdasa import networks
 from proxdasa.contracts import Algorithm
 from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
-from proxdasa.schedules import Number, Schedule, annotated, per_trial
+from proxdasa.schedules import Number, Schedule, is_annotated, per_trial
 from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, rows, walk
 from proxdasa.testing.law import LeftOut, Seen, close, largest, law
 
@@ -93,6 +93,6 @@ def _scaled(algorithm: Algorithm, factor: Number) -> dict[str, Any]:
         if isinstance(value, Schedule):
             parameters = {name: factor * number for name, number in value.parameters.items()}
             scaled[field.name] = dataclasses.replace(value, parameters=parameters)
-        elif isinstance(value, float | Tensor) and annotated(field.type, Number, "Number"):
+        elif isinstance(value, float | Tensor) and is_annotated(field.type, Number, "Number"):
             scaled[field.name] = factor * value
     return scaled

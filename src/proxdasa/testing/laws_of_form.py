@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxdasa.checks import check_positive
 from proxdasa.contracts import Algorithm, Facts
 from proxdasa.regularizers import Zero
-from proxdasa.schedules import check_positive
 from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import Seen, changed_names, close, largest, law
 
