@@ -1,6 +1,7 @@
 """Dependencies point one way. Reads the imports, so that a shortcut is noticed when it is taken."""
 
 import ast
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -36,7 +37,8 @@ MAY_IMPORT = {
         "algorithms", "checks", "contracts", "descriptions", "engines", "mixing", "networks", "regularizers", "runs",
         "schedules",
     },
-    "reports": {"disk", "runs"},
+    # Plans are shown in tables and files as runs are; of runs, reports read the records only (see below).
+    "reports": {"disk", "networks", "plans", "runs"},
     "tuning": {
         "checks", "contracts", "memory_budget", "metrics", "networks", "problems", "regularizers", "reports", "runs",
         "schedules",
@@ -57,8 +59,8 @@ MAY_IMPORT = {
         "regularizers", "runs", "schedules", "tuning",
     },
     "cli": {
-        "configs", "contracts", "data", "descriptions", "disk", "engines", "exit_codes", "experiments", "networks",
-        "plans", "reports", "runs", "tuning",
+        "configs", "contracts", "data", "descriptions", "disk", "engines", "exit_codes", "experiments", "memory_budget",
+        "networks", "plans", "reports", "runs", "tuning",
     },
     "__init__": {
         "algorithms", "data", "metrics", "mixing", "networks", "optim", "plans", "problems", "regularizers", "runs",
@@ -129,6 +131,24 @@ def test_reports_read_records_and_nothing_else_of_runs(path):
 def test_file_names_occur_once():
     names = [path.stem for path in MODULES if path.stem not in ("__init__", "__main__", "tensorboard")]
     assert sorted(set(names)) == sorted(names)
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "reports"], ids=lambda path: path.name)
+def test_only_plan_tables_know_networks_and_plans(path):
+    """A report of runs has nothing but the results folders; what an experiment knows besides is passed to it."""
+    known = {name for name in imported_modules(path) if name.startswith(("proxdasa.plans", "proxdasa.networks"))}
+    assert not known or path.name == "plan_tables.py"
+
+
+def test_commands_start_without_matplotlib():
+    """It takes half a second to import, and `proxdasa run` and `--help` draw nothing."""
+    paths = {module(path): path for path in MODULES}
+    edges = [(name, other) for name, path in paths.items() for other in imported_modules(path)]
+    edges += [(name, name.rpartition(".")[0]) for name in paths if "." in name]  # a module imports its package
+    reached = nx.descendants(nx.DiGraph(edges), "proxdasa.cli")
+    assert "proxdasa.reports.tables" in reached
+    sources = {name: paths[name].read_text(encoding="utf-8") for name in reached if name in paths}
+    assert [name for name, source in sources.items() if re.search(r"(?m)^(import|from) matplotlib", source)] == []
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "algorithms"], ids=lambda path: path.name)

@@ -111,7 +111,7 @@ def test_version():
     assert result.stdout == f"proxdasa {version('proxdasa')}\n"
 
 
-def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
+def test_progress_of_a_series_shows_loss_and_stationarity_in_80_columns(monkeypatch):
     """The longest name of the paper's figure, and numbers as long as they come."""
     screen = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(cli.progress_display, "err", screen)
@@ -121,8 +121,8 @@ def test_progress_of_a_series_fits_into_80_columns(monkeypatch):
         update = announce(name, setup)
         measures = {"loss": 0.01234, "stationarity": 1.234e-05, "consensus": 3.123e-08}
         update(2_500, 10_000, [{"trial": 0, "k": 2_500, **measures}])
-    last = screen.file.getvalue().rpartition("prox-dasa-gt-n040 ")[2]
-    assert last.startswith(" 2500/10000 loss 0.012 ‖G‖² 1.2e-05 consensus 3.1e-08 -:--"), last
+    last = screen.file.getvalue().rpartition("8/8 prox-dasa-gt-n040 ")[2]
+    assert re.match(r"━\S* +2500/10000 -:--:-- loss 0.012 ‖G‖² 1.2e-05", last), last
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_results_that_cannot_be_written_are_an_error_with_what_to_do(write, tmp_
     assert result.exit_code == 5
     *_, error, advice = result.stderr.splitlines()
     assert error.startswith(f"error: {tmp_path / 'r'}: the results could not be written: No space left on device; what")
-    assert advice == "there is no checkpoint to go on from; --checkpoint-every leaves some"
+    assert advice == "there is no checkpoint to go on from; --checkpoint-every writes some"
 
 
 def test_a_saved_configuration_runs_again(results, tmp_path):
@@ -293,7 +293,7 @@ def test_when_one_trial_diverges_the_others_go_on(write, tmp_path, undrawn):
     result = call("run", write(gamma=[1e30, 0.01]), "-o", tmp_path / "r")
     assert result.exit_code == 0
     assert "warning: trial 0 diverged: agent " in result.stderr
-    assert "after 20 iterations, 1 trial " in result.stdout
+    assert "after 20 iterations, 1 trial\n" in result.stdout
     saved = proxdasa.load(tmp_path / "r")
     assert (saved.stopped, list(saved.diverged)) == (None, [0])
     assert [row["k"] for row in saved.records if row["trial"] == 1] == [0, 5, 10, 15, 20]

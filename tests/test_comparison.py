@@ -16,7 +16,7 @@ from proxdasa.data import Contiguous, Shuffled, from_tensors
 from proxdasa.experiments import real_data
 from proxdasa.problems import Supervised, cross_entropy, models
 from proxdasa.regularizers import L1
-from proxdasa.reports import words
+from proxdasa.reports import quantity
 
 N = 8
 PAPER = {
@@ -168,9 +168,9 @@ def test_the_papers_set_ups():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_published_values_are_those_of_the_papers_table(name):
-    rows = {method: tuple(row.values()) for method, row in real_data.published(name).items()}
+    rows = {method: tuple(row.values()) for method, row in real_data.published_values(name).items()}
     assert rows == TABLE[name] | {"Prox-DASA-GT's script": TABLE[name]["Prox-DASA-GT"]}
-    assert [*real_data.published(name)["SPPDM"]] == ["accuracy", "loss", "table_stationarity"]
+    assert [*real_data.published_values(name)["SPPDM"]] == ["accuracy", "loss", "table_stationarity"]
 
 
 def quick_sweep(tiny, method="prox-dasa"):
@@ -221,7 +221,7 @@ def test_the_command_with_tuning(tiny, wide, tmp_path, drawn):
     (figure,) = drawn
     measures = ("accuracy", "loss", "table_stationarity")
     axes = np.array(figure.axes).reshape(len(measures), -1)
-    assert [ax.get_ylabel() for ax in axes[:, 0]] == [words(measure).label for measure in measures]
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == [quantity(measure).label for measure in measures]
     assert axes[2, 0].get_ylabel().startswith("stationarity at γ = 1")
     for ax, measure in zip(axes[:, -1], measures, strict=True):
         assert [line.get_label() for line in ax.lines] == ["DEEPSTORM v2", "Prox-DASA"]

@@ -192,9 +192,9 @@ def test_fetch_from_the_command_line(tiny):
     folder, pages, _ = tiny
     one = folder / "tiny" / "one"
     result = call("fetch", "tiny", "--folder", folder)
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: downloaded, checksum right")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: downloaded, checksum correct")
     result = call("fetch", "tiny", "--folder", folder)
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: there already, checksum right")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: there already, checksum correct")
     one.unlink()
     pages["/a/one"] = pages["/b/one"] = 503
     result = call("fetch", "tiny", "--folder", folder)

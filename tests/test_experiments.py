@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, mixing
 from proxdasa.configs import read
 from proxdasa.data import Dirichlet, digits
-from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed
+from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed_partition
 from proxdasa.experiments.speedup import speedup
-from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing, topology
+from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing_quadratics, topology
 from proxdasa.problems.single_index import SQUARE
 from proxdasa.regularizers import L1
-from proxdasa.reports import words
+from proxdasa.reports import quantity
 
 
 def mean(result, measure, since=0.0):
@@ -91,7 +91,7 @@ def test_labels_go_from_alike_to_one_class_per_agent(levels):
 
 def test_the_first_draw_that_gives_every_agent_a_batch():
     y = digits().y
-    partition = skewed(y, 0.1, 10)
+    partition = skewed_partition(y, 0.1, 10)
     smallest = [min(map(len, Dirichlet(0.1, seed=seed)(y, 10))) for seed in range(partition.seed + 1)]
     assert smallest[-1] >= BATCH > max(smallest[:-1])
 
@@ -168,7 +168,7 @@ def test_too_few_rounds_are_refused():
 
 
 def test_agents_disagree_more_than_their_samples():
-    problem = disagreeing(16)
+    problem = disagreeing_quadratics(16)
     assert problem.dtype == torch.float64
     assert float(torch.linalg.eigvalsh(problem.A).min()) > -1e-12
     curvature = torch.linalg.eigvalsh(problem.A.mean(0))
@@ -242,8 +242,8 @@ def test_reproduce_heterogeneity(tmp_path, monkeypatch, drawn):
     above, below = np.array(drawn[0].axes).reshape(2, 4)
     measures = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
     assert [ax.get_title() for ax in (*above, *below)] == ["at the end"] * 4 + ["one class per agent"] * 4
-    assert [ax.get_ylabel() for ax in above] == [f"final {words(measure).name}" for measure in measures]
-    assert [ax.get_ylabel() for ax in below] == [words(measure).label for measure in measures]
+    assert [ax.get_ylabel() for ax in above] == [f"final {quantity(measure).name}" for measure in measures]
+    assert [ax.get_ylabel() for ax in below] == [quantity(measure).label for measure in measures]
     assert [ax.get_yscale() for ax in below] == ["log"] * 3 + ["linear"]
     assert {ax.get_xlabel() for ax in above} == {"share of the largest class"}
     for ends, curves, measure in zip(above, below, measures, strict=True):

@@ -110,7 +110,7 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
     command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
     command.until(lambda: len(command.workers()) == 2)
     os.kill(command.workers()[1], signal.SIGKILL)
-    assert "there is no checkpoint to go on from; --checkpoint-every leaves some" in command.ended(3)
+    assert "there is no checkpoint to go on from; --checkpoint-every writes some" in command.ended(3)
 
 
 # silent

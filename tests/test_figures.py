@@ -16,7 +16,7 @@ from proxdasa.reports import (
     draw,
     draw_comparison,
     draw_panels,
-    words,
+    quantity,
 )
 from proxdasa.reports.plan_figures import Drawing, draw_graphs
 from tests.results import T, power, run
@@ -212,6 +212,21 @@ def test_scales_are_logarithmic_only_for_positive_numbers(tmp_path, drawn):
     assert bad.lines[0].get_xdata().tolist() == [-1, 1]
 
 
+@pytest.mark.parametrize("titles", [("$x_1$", "$y^2$"), ("$x_1$",)])
+def test_labels_with_dollar_signs_are_no_formulas(tmp_path, drawn, titles):
+    """As labels of runs, in one legend or one for each row, titles of panels and labels of axes."""
+    curves = [Curve(f"$a_{i}$ $", *(np.array([1.0, 2.0]) for _ in range(4))) for i in range(len(titles))]
+    grid = [[Panel(title, "$k$", "$f$", [curve])] for title, curve in zip(titles, curves, strict=True)]
+    draw_panels(grid, tmp_path / "figure.png")
+    (figure,) = drawn
+    legends = [*figure.legends, *(ax.get_legend() for ax in figure.axes if ax.get_legend())]
+    texts = [text for legend in legends for text in legend.get_texts()]
+    assert [text.get_text() for text in texts] == [curve.label for curve in curves]
+    for ax in figure.axes:
+        texts += [ax.title, ax.xaxis.label, ax.yaxis.label]
+    assert not any(text.get_parse_math() for text in texts if text.get_text())
+
+
 @pytest.mark.parametrize(("values", "shown"), [([0.3, 0.7], "0.4"), ([1e-9, 1.0], r"$\mathdefault{10^{-4}}$")])
 def test_numbers_along_a_log_scale_are_plain_if_they_are_of_ordinary_size(tmp_path, drawn, values, shown):
     draw_panels([[Panel("", "x", "y", [line("m", values)])]], tmp_path / "f.png")
@@ -238,7 +253,7 @@ def test_methods_beside_each_other(tmp_path, drawn):
     )
     axes = np.array(drawn[0].axes).reshape(2, 4)
     assert [ax.get_xlabel() for ax in axes[1]] == [
-        words(axis).label for axis in ("seconds", "epochs", "passes", "rounds")
+        quantity(axis).label for axis in ("seconds", "epochs", "passes", "rounds")
     ]
     assert [ax.get_ylabel() for ax in axes[:, 0]] == ["test accuracy (%)", "loss F(x̄)"], "no stationarity recorded"
     assert [[ax.get_yscale() for ax in row] for row in axes] == [["linear"] * 4, ["log"] * 4]

@@ -82,7 +82,7 @@ def test_a_network_from_a_file_is_not_read_by_a_report(tmp_path, good, opened):
     page, _ = shown(tmp_path)
     assert str(secret) not in opened
     assert SECRET not in (tmp_path / "report.html").read_text()
-    assert page["networks"][0]["missing"] == "its edges are not known: config.json does not note them"
+    assert page["networks"][0]["missing"] == "its edges are not known: config.json has none"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)], ids=["fifo", "device"])
@@ -174,7 +174,7 @@ def test_a_ring_of_ten_million_agents_is_not_made(tmp_path, good, agents, monkey
     change(good, network={"name": "ring", "agents": 10**7}, facts__agents=agents, facts__edges=GONE)
     page, _ = shown(tmp_path)
     missing = {
-        4: "its edges are not known: config.json does not note them",
+        4: "its edges are not known: config.json has none",
         10**7: "10,000,000 agents are too many to draw",
     }
     assert page["networks"][0]["missing"] == missing[agents]
@@ -269,8 +269,8 @@ def test_json_that_is_deep_or_long_is_one_sentence(tmp_path, bad, text):
         ('{"trial": 0, "k": 1.5}', "k must be a whole number from 0 to 1,000,000,000,000; got trial 0 at k = 1.5"),
         ('{"trial": 0, "k": null}', "k must be a whole number from 0 to 1,000,000,000,000; got trial 0 at k = nan"),
         ('{"trial": 0, "k": -1}', "k must be a whole number from 0 to 1,000,000,000,000; got trial 0 at k = -1"),
-        ('{"trial": 1, "k": 10}', "trial 1 at k = 10 does not follow on what stands above it"),
-        ('{"trial": 0, "k": 5}', "trial 0 at k = 5 does not follow on what stands above it"),
+        ('{"trial": 1, "k": 10}', "trial 1 at k = 10 does not follow the lines above it"),
+        ('{"trial": 0, "k": 5}', "trial 0 at k = 5 does not follow the lines above it"),
         ('{"trial": 0, "k": ' + "9" * 5000 + "}", "not a JSON object"),
         ("[" * 100_000, "not a JSON object"),
     ],

@@ -197,7 +197,7 @@ def test_errors_that_are_not_known_are_said_to_be(tmp_path):
     runs = data(write(tmp_path / "report.html", [lost, other, broken]))["runs"]
     told = {run["name"].rpartition(" ")[2]: run["unknown"] for run in runs}
     assert told["lost"].endswith("it has no final.safetensors")
-    assert "x is of shape [1, 7, 2], which is another run's" in told["other"]
+    assert "x has shape [1, 7, 2], so it belongs to another run" in told["other"]
     assert "not a whole safetensors file" in told["broken"]
     nan = save(tmp_path / "nan", x=torch.full((2, 4, 1), torch.nan))
     assert data(write(tmp_path / "report.html", [nan]))["runs"][0]["unknown"] == "every trial diverged"
@@ -209,14 +209,14 @@ def test_a_network_that_cannot_be_drawn_says_why(tmp_path):
         return drawing(run)
 
     unknown = drawn("unknown", edges=None)
-    assert unknown["missing"] == "its edges are not known: config.json does not note them"
+    assert unknown["missing"] == "its edges are not known: config.json has none"
     assert (len(unknown["places"]), unknown["edges"], "degrees" in unknown) == (4, [], False)
     many = drawn("many", edges=[[0, 1]] * (MOST_EDGES + 1))
     assert many["missing"] == f"{MOST_EDGES + 1:,} edges are too many to draw"
     large = drawn("large", agents=MOST_AGENTS + 1)
     assert large["missing"] == f"{MOST_AGENTS + 1} agents are too many to draw"
     for i, wrong in enumerate(([[0, 4]], [[0.5, 1]], [0, 1], "ring", [[0, 1], [2]])):
-        assert drawn(str(i), edges=wrong)["missing"] == "its edges are not known: facts.edges are no pairs of agents"
+        assert drawn(str(i), edges=wrong)["missing"] == "its edges are not known: facts.edges must be pairs of agents"
 
 
 @pytest.mark.parametrize("kind", ["builder", "graph", "file"])

@@ -185,7 +185,7 @@ def test_the_theory_is_about_its_own_methods():
         ({"L": -1.0}, "L must be a positive number"),
         ({"K": 0}, "K must be a whole number"),
         ({"d": 2.5}, "d must be a whole number"),
-        ({"problem": quadratic(3)}, "has 8 agents, but the problem 3"),
+        ({"problem": quadratic(3)}, "has 8 agents, but the problem has 3; they must match"),
     ],
 )
 def test_refusals(settings, words):
@@ -411,7 +411,7 @@ def test_plan_of_a_run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which graph?"),
+        ([], "give a graph, for example"),
         (["ring"], "ring: how large?"),
         (["/nowhere.txt"], "/nowhere.txt cannot be read: No such file or directory"),
         (["nowhere.toml"], "nowhere.toml: No such file or directory"),

@@ -7,8 +7,8 @@ import pytest
 
 import proxdasa
 from proxdasa import networks, problems, reports
-from proxdasa.reports import draw, load_runs, named, summarise
-from proxdasa.reports.axis_quantities import WORDS
+from proxdasa.reports import draw, load_runs, quantity_of, summarise
+from proxdasa.reports.axis_quantities import QUANTITIES
 from proxdasa.schedules import cube_root, per_trial
 from tests.results import data, save, write
 
@@ -57,7 +57,7 @@ def test_the_table_compares_runs_of_different_gamma_at_gamma_1(tmp_path):
 def test_the_table_says_so_where_nothing_compares_runs_of_different_gamma(tmp_path):
     sheet = summarise(load_runs(pair(tmp_path, measures=["stationarity"]))).sheet()
     assert f"{OWN} ± 95%" in sheet.columns.values()
-    assert any("does not compare them" in note and "table_stationarity" in note for note in sheet.notes)
+    assert any("cannot compare these runs" in note and "table_stationarity" in note for note in sheet.notes)
 
 
 @pytest.mark.parametrize(("gammas", "shown"), [((10.0, 0.1), UNIT), ((0.5, 0.5), f"{OWN} = 0.5"), ((None, None), UNIT)])
@@ -76,11 +76,11 @@ def test_runs_of_one_gamma_are_shown_at_it(tmp_path):
     table = summarise(runs)
     assert f"{OWN} = 0.5 ± 95%" in table.sheet().columns.values()
     assert table.sheet().notes == []
-    assert named("certificate", runs).name == "certificate at own γ = 0.5"
+    assert quantity_of("certificate", runs).name == "certificate at own γ = 0.5"
 
 
 def test_no_two_panels_have_the_same_name(tmp_path):
-    assert len({words.name for words in WORDS.values()}) == len(WORDS)
+    assert len({each.name for each in QUANTITIES.values()}) == len(QUANTITIES)
     for i, gammas in enumerate(((10.0, 0.1), (1.0, 1.0))):
         measures = data(write(tmp_path / "report.html", pair(tmp_path / str(i), gammas)))["measures"]
         assert len({measure["name"] for measure in measures}) == len(measures) == 4
@@ -123,7 +123,7 @@ def test_runs_of_different_objectives_are_not_ranked_by_them(tmp_path, setting, 
     told = {what.rpartition("final ")[2]: end for what, end in ends(tmp_path, folders).items()}
     assert set(told) == {"loss", "objective", UNIT}
     for measure in ("loss", "objective", "table_stationarity"):
-        end = told[WORDS[measure].name]
+        end = told[QUANTITIES[measure].name]
         why = f"the runs differ in their {unranked[measure]}" if measure in unranked else end["run"]
         assert (end["value"] == "not ranked", end["run"]) == (measure in unranked, why)
 
@@ -166,5 +166,5 @@ def test_one_run_is_shown_with_its_own_stationarity(tmp_path):
     assert math.isclose(float(shown[f"final {OWN} = 10"]["value"].partition(" ")[0]), ENDS["short"][0])
 
 
-def test_the_room_exports_the_name_of_a_measure():
-    assert {"named", "drawable", "visible"} <= set(reports.__all__)
+def test_the_room_exports_the_quantity_of_a_measure():
+    assert {"quantity_of", "drawable", "visible"} <= set(reports.__all__)

@@ -14,7 +14,7 @@ from proxdasa import cli, memory_budget, metrics, networks, regularizers, schedu
 from proxdasa.configs import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
-from proxdasa.reports import tuning_results, words
+from proxdasa.reports import quantity, tuning_results
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
@@ -183,7 +183,7 @@ def test_if_everything_diverges_results_are_there_all_the_same(tmp_path, drawn):
     found.save(tmp_path)
     (ax,) = drawn[0].axes
     assert drawn[0].get_suptitle() == "no setting has a value"
-    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("gamma", words("loss").label, "log")
+    assert (ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale()) == ("gamma", quantity("loss").label, "log")
     assert {line.get_label(): line.get_xdata().tolist() for line in ax.lines} == {"diverged": [1e3, 1e4]}
 
 
@@ -417,12 +417,12 @@ def test_the_command_if_everything_diverges(file, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "what to try?"),
+        ((), "give either --grid, such as"),
         (("--grid", "gamma"), "--grid takes a parameter and its values, such as gamma=0.01,0.1; got 'gamma'"),
         (("--grid", "gamma=1,x"), "--grid takes numbers separated by commas"),
         (("--grid", "gamma=1", "--grid", "gamma=2"), "gamma is given twice"),
         (("--random", "gamma=1,2"), "such as gamma=0.001..1; got '1,2'; a list of values is for --grid"),
-        (("--grid", "gamma=1", "--random", "alpha=1..2"), "what to try?"),
+        (("--grid", "gamma=1", "--random", "alpha=1..2"), "give either --grid, such as"),
         (("--grid", "weight=1"), "weight cannot be searched for Prox-DASA"),
         (("--grid", "gamma=1", "--measure", "accuracy"), "records no 'accuracy'"),
     ],

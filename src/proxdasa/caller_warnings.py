@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the caller, not at one of ours."""
+"""Warnings that point at the caller's line of code, not at one of this library."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import warnings
 
 BETWEEN = ("proxdasa", "torch", "functools", "contextlib")
-"""Packages whose frames are no caller's: ours, and the decorators and context managers that stand between ours."""
+"""Packages whose frames are skipped: ours, and those of decorators and context managers in between."""
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of something in the call that has led here, which the first frame outside of this library has made.
+    """Warn about a call of this library, at the line of the first frame outside it.
 
-    How many frames that are depends on the way; from Python 3.12 on `warnings.warn` can skip those of some files.
+    The number of frames in between varies, so ``stacklevel`` does not help; Python 3.12 has ``skip_file_prefixes``.
     """
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:

@@ -1,4 +1,4 @@
-"""What is written down of a run's objects: plain values that JSON takes."""
+"""Descriptions of a run's objects as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 def describe(thing: Any) -> Any:
     """A JSON-able description: plain values as they are, objects as {"name": ..., parameters ...}."""
     if isinstance(thing, float) and not math.isfinite(thing):
-        return str(float(thing))  # "inf": JSON has no word for it
+        return str(float(thing))  # "inf" or "nan", which JSON cannot express as numbers
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
     if isinstance(thing, np.ndarray | np.generic):
@@ -39,17 +39,17 @@ def describe(thing: Any) -> Any:
     if callable(getattr(thing, "describe", None)):
         return describe(thing.describe())
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        # Fields left out of repr are no settings, such as which agent a part of a problem begins with.
+        # Fields left out of repr are no settings; an example is the first agent of a part of a problem.
         return {
             "name": type(thing).__name__,
             **{field.name: _value(thing, field) for field in dataclasses.fields(thing) if field.repr},
         }
-    # Without the address in memory, which is another in every process.
+    # Without the address in memory, which differs between processes.
     return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))
 
 
 def _value(thing: Any, field: dataclasses.Field[Any]) -> Any:
-    """The description of a field; one number per trial, ``[trials, 1, 1]``, is the plain list it was made from."""
+    """The description of a field; numbers by trial, ``[trials, 1, 1]``, become the plain list they were made from."""
     value = getattr(thing, field.name)
     data = field.type in (Tensor, "Tensor")  # as opposed to a parameter, which may be one number too
     if isinstance(value, Tensor) and value.shape[1:] == (1, 1) and not data:

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, brought to the disk, renamed."""
+"""Writing files that are complete or absent: data go to a temporary file, are synced to disk, and are renamed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _UNFINISHED = re.compile(r"\.(config\.json|records\.jsonl|final\.safetensors)\.[a-z0-9_]{8}")
-"""The names of files of results folders while they are written; a killed run leaves them."""
+"""The names of unfinished files in results folders, which a killed run leaves behind."""
 
 
 class StorageError(OSError):
-    """What was computed could not be written, for want of space for example: no fault of the input."""
+    """Results could not be written, for example because the disk is full; the input is not at fault."""
 
 
 @contextmanager
 def beside(path: Path, data: bytes) -> Iterator[Path]:
-    """The data in a file of another name, on the disk and ready to take its place; removed if it has not."""
+    """Write data to a temporary file next to ``path``, ready to be renamed; it is removed unless it is."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
@@ -34,21 +34,21 @@ def beside(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put data in the place of a file; whoever reads meanwhile reads the old or the new, whole."""
+    """Replace a file by data atomically: a reader sees either the old or the new content, complete."""
     with beside(path, data) as temporary:
         temporary.replace(path)
     sync(path.parent)
 
 
 def append(path: Path, data: bytes, after: int = 0) -> None:
-    """Write data to a file, which is made if need be, behind its first so many bytes; what was there is cut off."""
+    """Write data to a file after its first ``after`` bytes; what followed them is cut off. Creates a missing file."""
     with path.open("ab") as file:
         file.truncate(after)
         put(file.fileno(), data)
 
 
 def put(handle: int, data: bytes) -> None:
-    """Write all of it and bring it to the disk."""
+    """Write all the data and sync them to disk."""
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
@@ -56,7 +56,7 @@ def put(handle: int, data: bytes) -> None:
 
 
 def make(folder: Path) -> None:
-    """Make a folder and those above it, so that none of them is lost if the power is."""
+    """Make a folder and its parents, and sync them, so that none is lost in a power failure."""
     if not folder.is_dir():
         make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def make(folder: Path) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Bring the names in a folder to the disk."""
+    """Sync the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -73,12 +73,12 @@ def sync(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed runs have left unfinished of a results folder's files; nobody may be writing there."""
+    """Remove unfinished files that killed runs have left in a results folder; no run may be writing there."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def reason(error: OSError) -> str:
-    """What the system says of an error, without numbers and names."""
+    """The system's description of an error, without error number and file name."""
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Exit codes: what a command tells scripts and schedulers of how it ended. docs/processes.md has them in a table."""
+"""Exit codes, which tell scripts and schedulers how a command ended. docs/processes.md has them in a table."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MEANINGS = {
     Code.LOST: "a process was lost",
     Code.DIVERGED: "every trial diverged",
     Code.UNWRITTEN: "results could not be written",
-    Code.UNWELL: "doctor misses something",
+    Code.UNWELL: "doctor found something missing",
     Code.INTERRUPTED: "interrupted",
 }
 FINAL = (Code.REFUSED, Code.DIVERGED, Code.INTERRUPTED)
-"""Decisions, which another try would not change."""
+"""Codes of endings that another try would not change."""
 
 SUMMARY = "Exit codes: " + ", ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
 
 def foremost(codes: Collection[int]) -> int:
-    """The code, of those of several processes, that tells how their run ended.
+    """The exit code of a run of several processes, given the codes of the processes.
 
-    A decision comes first, then what befell a process: a signal (a negative code) or an error. Those that only missed
-    another one come last.
+    Final codes come first, then signals (negative codes) and errors. Processes that only lost contact with another one
+    come last, because they are not the cause.
     """
     failed = [code for code in codes if code]
     return min(failed, key=lambda code: (code not in FINAL, code == Code.LOST, code), default=Code.DONE)

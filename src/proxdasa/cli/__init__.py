@@ -1,4 +1,4 @@
-"""The command line: arguments in, exit codes out; everything else is the library's."""
+"""The command line: it reads arguments and sets exit codes, and leaves everything else to the library."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from proxdasa.runs.setup import Setup
 EXITS = f"{SUMMARY} More in docs/processes.md."
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(reproduce_commands.app, name="reproduce")
-data_app = typer.Typer(no_args_is_help=True, help="The files of the data sets: download them, see what is there.")
+data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and list what is there.")
 app.add_typer(data_app, name="data")
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         say(f"proxdasa {version('proxdasa')}")
         raise typer.Exit
 
@@ -42,7 +42,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def root(
     _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Decentralised composite optimisation: agents on a graph minimise a smooth loss plus a convex regulariser."""
@@ -53,8 +53,6 @@ app.command(epilog=EXITS)(run_commands.resume)
 app.command()(plan_command.plan)
 app.command()(tune)
 app.command()(doctor)
-
-
 app.command()(report_command.report)
 
 
@@ -63,7 +61,7 @@ def data_fetch(
     name: Annotated[str, typer.Argument(help=f"The data set: {' or '.join(data.SOURCES)}.")],
     folder: Annotated[Path | None, typer.Option(help="The data folder; default: see [b]proxdasa data list[/].")] = None,
 ) -> None:
-    """Download a data set and verify its checksums; files that are there already and right are kept."""
+    """Download a data set and verify its checksums; files that are already there and correct are kept."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn())
     with input_errors(), Progress(*columns, console=err, disable=not err.is_terminal) as bars:
         tasks: dict[str, TaskID] = {}
@@ -75,16 +73,16 @@ def data_fetch(
 
         paths = data.fetch(name, folder, update)
     for path in paths:
-        say(f"{path}: {'downloaded' if path.name in tasks else 'there already'}, checksum right")
+        say(f"{path}: {'downloaded' if path.name in tasks else 'there already'}, checksum correct")
 
 
 @data_app.command("list")
 def data_list(
     folder: Annotated[Path | None, typer.Option(help="The data folder to look into.")] = None,
 ) -> None:
-    """What is in the data folder, what is missing, and where it is expected."""
+    """List what is in the data folder, what is missing, and where it is expected."""
     if folder is None:
-        say(f"data folder: {data.folder()}   (the environment variable {data.VARIABLE} names another)")
+        say(f"data folder: {data.folder()}   (set the environment variable {data.VARIABLE} to use another)")
     else:
         say(f"data folder: {folder}")
     for name, path, there in data.listing(folder):
@@ -95,7 +93,7 @@ def data_list(
 
 @app.command("list")
 def list_() -> None:
-    """Everything a configuration file can name, with parameters and defaults."""
+    """List everything a configuration file can name, with parameters and defaults."""
     keys = {name: parameter.default for name, parameter in parameters(Setup).items()}
     needed = [name for name, default in keys.items() if default is inspect.Parameter.empty]
     optional = [
@@ -117,12 +115,12 @@ def list_() -> None:
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line; the entry point of the program."""
     warnings.showwarning = show_warning
     try:
-        with signals.interrupting(), flushed_denormals():  # before torch starts its threads, so that they have it too
+        with signals.interrupting(), flushed_denormals():  # before torch starts its threads, which inherit it
             app()
-    except KeyboardInterrupt:  # before a command has begun
+    except KeyboardInterrupt:  # commands that have begun handle it themselves
         raise SystemExit(Code.INTERRUPTED) from None
 
 

@@ -1,173 +1,136 @@
-"""What the terminal shows: tables, notes, one-line errors."""
+"""Printing to the terminal: tables, lines of text, errors and warnings in one line."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import typer
+from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
-from proxdasa import reports
+from proxdasa import memory_budget, reports
 from proxdasa.cli.terminal import Screen
 from proxdasa.disk import StorageError
 from proxdasa.exit_codes import Code
 from proxdasa.runs.results import Result
 
 out = Screen()
-"""What a command is for, on standard output."""
+"""Standard output: the results of a command."""
 err = Screen(stderr=True)
-"""Everything else: progress, notes, warnings, errors."""
+"""Standard error: progress, notes, warnings, errors."""
 
 T = TypeVar("T", int, float)
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What writing to a disk that is full, or broken, meets."""
-LEFT_OUT = ("trials", "milliseconds")
-"""Columns that a terminal has no room for."""
-TEXTS = ("method", "run", "graph", "mixing")
+"""Errors of writing to a disk that is full, read-only or broken."""
+OUT_OF_MEMORY = "this does not fit into the memory of this machine; try fewer agents, trials or dimensions"
+TEXTS = ("method", "run", "graph", "mixing", "weights", "rule", "fault", "measure")
 """Columns of tables that hold no numbers."""
-WORD = 12
-"""Letters of a word beyond which it may be broken where there is no room."""
+LONG_WORD = 12
+"""Words longer than this may be broken where the terminal is narrow."""
 
 
 @contextmanager
 def input_errors() -> Iterator[None]:
-    """Bad input is one line and an exit code, not a traceback; so is a disk that takes no more."""
+    """Turn errors of the input, the disk and the memory into one line and an exit code, without a traceback."""
     try:
         yield
     except (ValueError, OSError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):  # torch's word for too much
+        out_of_memory = memory_budget.is_exhausted(error)
+        if isinstance(error, RuntimeError) and not out_of_memory:
             raise
-        err.print(f"[red]error:[/] {escape(_visible(_said(error)))}", soft_wrap=True, highlight=False, emoji=False)
+        _print_line("[red]error:[/]", OUT_OF_MEMORY if out_of_memory else _sentence(error))
         unwritten = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in UNWRITABLE)
         raise typer.Exit(Code.UNWRITTEN if unwritten else Code.REFUSED) from None
 
 
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Show a warning in one line, in place of Python's two."""
+    _print_line("[yellow]warning:[/]", str(message))
+
+
+def _print_line(mark: str, text: str) -> None:
+    err.print(f"{mark} {escape(_visible(text))}", soft_wrap=True, highlight=False)
+
+
 def _visible(text: str) -> str:
-    """Names of files and words from them do not steer the terminal; lines stay lines."""
+    """The text with control characters escaped, since file names in it may hold some; lines stay lines."""
     return "\n".join(map(reports.visible, text.split("\n")))
 
 
-def _said(error: Exception) -> str:
-    """An error in a sentence, those of the system too."""
-    if isinstance(error, MemoryError | RuntimeError):
-        return "this does not fit into the memory of this machine; try fewer agents, trials or dimensions"
+def _sentence(error: Exception) -> str:
+    """What an error says; of those of the operating system, without their numbers."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
 
 
 def show_final(result: Result) -> None:
-    """The measures at the end of a run."""
-    last = result.last
-    if not last:
-        return
-    trials = "1 trial" if len(last) == 1 else f"{len(last)} trials"
-    table = Table(title=f"after {last[0]['k']} iterations, {trials}", title_justify="left")
-    table.add_column("measure")
-    table.add_column("mean", justify="right")
-    table.add_column("smallest", justify="right")
-    table.add_column("largest", justify="right")
-    for name in list(last[0])[2:]:
-        values = [float(row[name]) for row in last]
-        table.add_row(name, *map(_brief, (sum(values) / len(values), min(values), max(values))))
-    show_table(table)
-
-
-def _brief(value: float) -> str:
-    """Four digits, but counts as they are."""
-    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e9 else f"{value:.4g}"
+    """Show the measures at the end of a run."""
+    if last := result.last:
+        trials = "1 trial" if len(last) == 1 else f"{len(last)} trials"
+        show_table(f"after {last[0]['k']} iterations, {trials}", reports.end_sheet(last))
 
 
 def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Mapping[str, Path]) -> None:
-    """The table of runs, how they ended, and the files that tell more."""
+    """Show the table of some runs, how they ended if not as planned, and which files have more."""
     sheet = summary.sheet()
-    table = Table(title=summary.title, title_justify="left")
-    for name, heading in sheet.columns.items():
-        table.add_column(heading, justify="left" if name in TEXTS else "right")
-    for row in sheet.texts():
-        table.add_row(*map(escape, map(reports.visible, row)))
-    show_table(table)
-    for run in runs:
-        if run.ending:
-            say(f"{run.title}, {run.label}: {run.ending}")
-    for note in sheet.notes:
-        say(note)
+    endings = [f"{run.title}, {run.label}: {run.ending}" for run in runs if run.ending]
+    show_table(summary.title, replace(sheet, notes=[*endings, *sheet.notes]))
     for kind, path in written.items():
         say(f"{kind + ':':7} {path}")
 
 
-def show_sheet(title: str, sheet: reports.Sheet) -> None:
-    """A table in brief: published values in brackets behind ours; the files have more."""
-    table = Table(title=title, title_justify="left")
-    shown = [name for name in sheet.columns if name not in LEFT_OUT and not name.endswith("_published")]
-    for name in shown:
-        table.add_column(sheet.columns[name], justify="left" if name in TEXTS else "right")
-    for row in sheet.texts(brief=True):
-        cells = dict(zip(sheet.columns, row, strict=True))
-        published = {name: f" ({cells[other]})" for name in shown if (other := f"{name}_published") in cells}
-        table.add_row(*(escape(cells[name] + published.get(name, "")) for name in shown))
-    show_table(table)
-    published_too = any(name.endswith("_published") for name in sheet.columns)
-    say("mean over trials ± half the width of its 95% interval" + " (published value)" * published_too)
-    for note in sheet.notes[1:]:
+def show_written(paths: Iterable[Path]) -> None:
+    """Say which files were written."""
+    for path in paths:
+        say(f"written: {path}")
+
+
+def show_table(title: str, sheet: reports.Sheet, sections: Collection[int] = ()) -> None:
+    """Show a table under its title and above its notes, with a line above the rows that begin ``sections``.
+
+    Where the terminal is narrow, texts are broken into lines. Numbers never are: if need be, the table is too wide.
+    """
+    rows = [[reports.visible(cell) for cell in row] for row in sheet.texts()]
+    table = Table()
+    for i, (name, heading) in enumerate(sheet.columns.items()):
+        cells = [row[i] for row in rows]
+        if name in TEXTS:
+            longest = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
+            table.add_column(escape(heading), overflow="fold", min_width=min(longest, LONG_WORD))
+        else:
+            table.add_column(escape(heading), justify="right", overflow="fold", min_width=max(map(cell_len, cells)))
+    for number, row in enumerate(rows):
+        if number in sections:
+            table.add_section()
+        table.add_row(*map(escape, row))
+    say(title)
+    out.print(table, crop=False)
+    for note in sheet.notes:
         say(note)
 
 
-def show_table(table: Table) -> None:
-    """Print a table in the width of the terminal: lines are broken between words, and numbers, on the right, never.
-
-    Where that does not fit, each cell has a line.
-    """
-    texts = [[Text.from_markup(str(cell)) for cell in (column.header, *column.cells)] for column in table.columns]
-    widths = [max(text.cell_len for text in column) for column in texts]
-    least = [_least(*column, whole=of.justify == "right") for column, of in zip(texts, table.columns, strict=True)]
-    room = out.width - 3 * len(widths) - 1  # beside lines and blanks
-    if sum(least) > room:
-        _show_cells(str(table.title or ""), texts)
-        return
-    while sum(widths) > room:
-        widths[max(range(len(widths)), key=lambda i: widths[i] - least[i])] -= 1
-    for column, width in zip(table.columns, widths, strict=True):
-        column.width, column.overflow = width, "fold"
-    out.print(table)
-
-
-def _least(head: Text, *cells: Text, whole: bool) -> int:
-    """The width that a column needs for its words."""
-    lengths = [len(word) for text in (head, *cells) for word in text.plain.split()]
-    kept = [len(word) for text in cells for word in text.plain.split() if whole]
-    return max(min(WORD, max(lengths, default=0)), *kept, 1)
-
-
-def _show_cells(title: str, columns: Sequence[Sequence[Text]]) -> None:
-    say(title)
-    for first, *rest in zip(*(cells for _, *cells in columns), strict=True):
-        say(first.plain)
-        for (head, *_), cell in zip(columns[1:], rest, strict=True):
-            say(f"  {head.plain}: {cell.plain}")
-
-
-def output_option(words: str) -> Any:
-    """The option --output of a command, which says what goes into the folder."""
-    return typer.Option("--output", "-o", metavar="DIR", parser=_folder, help=words)
+def output_option(help_text: str) -> Any:
+    """The option --output of a command; the help says what goes into the folder."""
+    return typer.Option("--output", "-o", metavar="DIR", parser=_folder, help=help_text)
 
 
 def _folder(name: str | Path) -> Path:
-    if not str(name).strip():  # such as that of a variable of the shell that is not set
+    if not str(name).strip():  # for example an empty variable of the shell
         raise typer.BadParameter("a folder needs a name, such as .")
     return Path(name)
 
 
 def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
-    """The numbers of an option that takes several."""
+    """The numbers of an option that takes several, separated by commas."""
     try:
         return [kind(part) for part in given.split(",")]
     except ValueError:
@@ -176,9 +139,4 @@ def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
 
 def say(text: str, console: Screen = out) -> None:
     """Print text as it is: paths are neither wrapped, so that they can be copied, nor read as markup."""
-    console.print(_visible(text), soft_wrap=True, highlight=False, markup=False, emoji=False)
-
-
-def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning in one line, in place of Python's two."""
-    err.print(f"[yellow]warning:[/] {escape(_visible(str(message)))}", soft_wrap=True, highlight=False, emoji=False)
+    console.print(_visible(text), soft_wrap=True, highlight=False, markup=False)

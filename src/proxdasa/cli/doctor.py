@@ -1,4 +1,4 @@
-"""The command doctor: whether this machine has what runs need, and a cure where it has not."""
+"""The command doctor: checks that this machine has what runs need, and suggests a cure where it does not."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from proxdasa.engines.launch.launcher import cores, launch, threads
 from proxdasa.exit_codes import Code
 
 ROOM = 2**30
-"""Free bytes below which results might not fit."""
+"""Bytes that should be free on the disk, or else results might not fit."""
 MESSAGE = (
     "import torch; from proxdasa import engines; t = engines.connect(timeout=30); "
     "assert t.sum(torch.ones(1)).item() == 2; t.close()"
 )
-"""What two processes do to show that messages arrive."""
+"""The program of two processes that test whether messages arrive."""
 
 
 class Finding(NamedTuple):
-    """What was found; without a cure, all is well."""
+    """What a check found; all is well if there is no cure."""
 
     text: str
     cure: str = ""
     needed: bool = True
-    """Whether runs in one process and several need it, or only what the text says."""
+    """Whether every run needs it; otherwise the text says what does."""
 
 
 def _python() -> Finding:
@@ -46,16 +46,15 @@ def _python() -> Finding:
 def _threads() -> Finding:
     here, right = torch.get_num_threads(), threads(1)
     found = f"{here} threads of PyTorch on {cores()} cores; --processes divides the cores among its processes"
-    return Finding(found, f"set OMP_NUM_THREADS={right}: more threads than cores wait for each other" * (here > right))
+    cure = f"set OMP_NUM_THREADS={right}: with more threads than cores, threads wait for each other"
+    return Finding(found, cure if here > right else "")
 
 
 def _gloo() -> Finding:
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return Finding("this PyTorch has no gloo, so no --processes", "install another build of PyTorch")
     if launch([sys.executable, "-c", MESSAGE], 2):
-        return Finding(
-            "two processes cannot exchange messages", "see that the loopback interface is up: ip link set lo up"
-        )
+        return Finding("two processes cannot exchange messages", "bring up the loopback interface: ip link set lo up")
     return Finding("two processes exchange messages by gloo on the loopback interface")
 
 
@@ -68,9 +67,9 @@ def _mpi() -> Finding:
         return Finding(
             "mpi4py is there, but no mpiexec", "install an MPI library, for example: pip install mpich", False
         )
-    words = [mpiexec, "-n", "2", sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"]
+    command = [mpiexec, "-n", "2", sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.allreduce(1))"]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(f"{mpiexec} does not run: {error}", "reinstall the MPI library that mpi4py was built for", False)
     if done.stdout.split() != ["2", "2"]:
@@ -112,7 +111,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (_python, _threads, _gloo, _mpi, _co
 
 
 def doctor() -> None:
-    """Look whether this machine has what runs need; each complaint comes with a cure."""
+    """Check that this machine has what runs need; every problem comes with a cure."""
     well = True
     for check in CHECKS:
         found = check()

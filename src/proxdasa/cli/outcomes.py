@@ -1,28 +1,32 @@
-"""Runs that end too early: each says how to go on, and ends with the exit code of what has happened."""
+"""Runs that end early: messages on how to go on, and the exit code for what has happened."""
 
 from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import typer
 
-from proxdasa import engines
+from proxdasa import engines, experiments
 from proxdasa.cli.display import err, input_errors, say
+from proxdasa.cli.progress_display import note, print_end, progress
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch.environment import RENDEZVOUS
 from proxdasa.engines.launch.launcher import mark_reported
 from proxdasa.exit_codes import Code
+from proxdasa.runs import records
 from proxdasa.runs.loop import CHECKPOINTS
+from proxdasa.runs.results import Result
+from proxdasa.runs.setup import Setup
 
 
 @contextmanager
 def outcomes(output: Path) -> Iterator[None]:
-    """Whatever ends a run too early is told in here, and ends this process without waiting for the others."""
+    """Report whatever ends the run early, and end this process without waiting for the others."""
     try:
         with input_errors():
             yield
@@ -37,7 +41,7 @@ def outcomes(output: Path) -> Iterator[None]:
             say_kept(output)
         _end(Code.INTERRUPTED)
     except PeerError as error:
-        if error.noticed_here:  # the others just end
+        if error.noticed_here:  # other processes end without a message
             say(f"error: {error}", err)
             _advise_alone(output)
         _end(Code.LOST, heard=not error.noticed_here)
@@ -54,7 +58,7 @@ def _end(code: Code, heard: bool = False) -> NoReturn:
 
 
 def say_kept(output: Path) -> None:
-    """What is left of a run that was interrupted before it could say it by itself."""
+    """Say what is kept of a run that was interrupted before it could say so itself."""
     newest = max((int(path.name) for path in _checkpoints(output)), default=None)
     if newest is None:
         say("interrupted before there was a checkpoint; nothing was kept", err)
@@ -65,16 +69,38 @@ def say_kept(output: Path) -> None:
 
 
 def advise(output: Path) -> None:
-    """How to go on with a run that was lost."""
+    """Say how to go on with a run that was lost."""
     advice = f"proxdasa resume {output} goes on from the last checkpoint"
-    none = "there is no checkpoint to go on from; --checkpoint-every leaves some"
+    none = "there is no checkpoint to go on from; --checkpoint-every writes some"
     say(advice if _checkpoints(output) else none, err)
 
 
 def _advise_alone(output: Path) -> None:
-    if RENDEZVOUS not in os.environ:  # else our launcher may know better
+    if RENDEZVOUS not in os.environ:  # otherwise the launcher gives the advice
         advise(output)
 
 
 def _checkpoints(output: Path) -> list[Path]:
     return [path for path in (output / CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
+
+
+def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
+    """Run a series into folders of ``output``; exit if it is interrupted."""
+    with input_errors(), records.claim(output), progress(list(setups), output) as announce:
+        results = experiments.run_series(setups, output, announce, overwrite, note, print_end)
+    if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":
+        kept = "its records are saved" if last.records else "it has no records"
+        say(
+            f"interrupted: {name} at iteration {last.iterations} of {setups[name].iterations} ({kept}); "
+            f"{len(results) - 1} of {len(setups)} runs are finished; "
+            f"the same command{' without --overwrite' if overwrite else ''} goes on",
+            err,
+        )
+        raise typer.Exit(Code.INTERRUPTED)
+    return results
+
+
+def exit_if_diverged(results: Mapping[str, Result]) -> None:
+    """Exit with the code for divergence if every trial of one of the runs diverged."""
+    if any(result.stopped == "diverged" for result in results.values()):
+        raise typer.Exit(Code.DIVERGED)

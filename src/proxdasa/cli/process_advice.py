@@ -1,4 +1,4 @@
-"""Whether several processes are worth their messages, judged from what a run has measured itself."""
+"""Whether several processes are worth their messages, judged by the times that a run measures."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from proxdasa.cli.progress_display import note
 from proxdasa.runs.records import Row
 
 ENOUGH = 2.0
-"""Seconds of steps to judge by."""
+"""Seconds of stepping before there is enough to judge by."""
 
 
 @final
-class Worth:
-    """Told of a run's progress, it says once if one process would be faster.
+class ProcessAdvice:
+    """A listener to a run's progress that notes, once, if one process would be faster.
 
-    One process has the work of all to do, which takes it at most as long as all of them together (less, where agents
-    are stacked or there are more cores than processes). If the steps take longer than that, messages outweigh what the
-    processes save.
+    One process would have to do the work of all of them. That takes at most the sum of their computing times (less
+    where agents are stacked, or where there are more cores than processes). If the steps take longer than that sum,
+    messages cost more time than the processes save.
     """
 
     def __init__(self, processes: int) -> None:
@@ -26,7 +26,7 @@ class Worth:
         self._first: Row | None = None
 
     def __call__(self, _k: int, _iterations: int, rows: Sequence[Row]) -> None:
-        """Judge from the records since the first, which may be of an earlier start with other processes."""
+        """Judge by the time since the first record: what was spent before may be of other processes."""
         if self._judged or not rows:
             return
         now = rows[0]

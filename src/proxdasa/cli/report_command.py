@@ -1,4 +1,4 @@
-"""The command report: what results folders hold, as table, figure and page."""
+"""The command report: a table and a figure or page of the runs in results folders."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that hold several.")],
     target: Annotated[
         float | None,
-        typer.Option(help="Loss that the runs should reach; default: twice the worst final loss, less in short runs."),
+        typer.Option(help="The loss to reach; default: twice the worst final loss, less in short runs."),
     ] = None,
     html: Annotated[
         bool,
-        typer.Option("--html", help="In place of the figure, write one page for a browser, to look at and to share."),
+        typer.Option("--html", help="Instead of the figure, write an HTML page, to look at and to share."),
     ] = False,
     output: Annotated[
         Path | None,
@@ -32,7 +32,7 @@ def report(
 ) -> None:
     """Draw the figure and print the table of finished runs, from their records alone.
 
-    Nothing outside the folders is opened. What cannot be read is named and left out.
+    Nothing outside the folders is opened. Runs that cannot be read are left out with a warning.
     """
     with input_errors():
         found, missing = _find(folders)
@@ -55,7 +55,7 @@ def report(
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """The results at or below some folders, each once, and what there should have been more."""
+    """The results at or below some folders, each once, and a sentence on each that is missing."""
     found: dict[Path, Path] = {}
     missing: list[str] = []
     for folder in folders:

@@ -1,32 +1,128 @@
-"""``proxdasa reproduce heterogeneity`` and ``topology``: what the paper says of them and does not show."""
+"""``proxdasa reproduce``: the experiments, each from one command to its table and figure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from proxdasa import experiments, reports
-from proxdasa.cli.display import input_errors, numbers, output_option, say, show_sheet
-from proxdasa.cli.progress_display import watched
-from proxdasa.cli.study_reports import Output, Overwrite, Seed, Trials, app, finish, load, run_all, write
-from proxdasa.experiments.heterogeneity import BETAS, skew
-from proxdasa.experiments.topology import ROUNDS
-from proxdasa.reports import Cell, Panel, Run, Sheet, finals, named, second_half, shown_curve, words
+from proxdasa import experiments, reports, tuning
+from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
+from proxdasa.cli.outcomes import exit_if_diverged, run_all
+from proxdasa.cli.progress_display import add_audience_options
+from proxdasa.exit_codes import Code
+from proxdasa.experiments import real_data
+from proxdasa.experiments.heterogeneity import BETAS, level, skew
+from proxdasa.experiments.speedup import AGENTS
+from proxdasa.experiments.topology import MIXING_NAMES, ROUNDS
 from proxdasa.runs.setup import Setup
 
-__all__ = ["app"]  # that of the paper's experiments, with the two commands of this module
+app = typer.Typer(no_args_is_help=True, help="Run an experiment and show its table and figure.")
 
-MEASURES = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
-"""What heterogeneity is about. γ = 1 for all, so that D-PSGD's stationarity can be compared with the others'."""
-MIXINGS = {"single": "one round", "gossip": "gossip, ⌈1/(1 − ρ)⌉ rounds", "chebyshev": "Chebyshev, ⌈1/√(1 − ρ)⌉ rounds"}
+Output = Annotated[Path | None, output_option("Folder for results, table and figure.")]
+Trials = Annotated[int, typer.Option(min=1, help="Independent repetitions, run as one stacked computation.")]
+Seed = Annotated[int, typer.Option(min=0, help="The seed of all random samples.")]
+Overwrite = Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")]
+Iterations = Annotated[int | None, typer.Option(min=1, help="K; default: the paper's.")]
+Preset = Annotated[
+    real_data.Preset,
+    typer.Option(
+        help="[b]as-published[/]: what the authors' scripts compute (but ProxGT-SR-E as its own paper has it). "
+        "[b]paper[/]: the paper's loss, λ and Algorithm 2, γ and α tuned on its grid."
+    ),
+]
+Algorithms = Annotated[
+    str | None,
+    typer.Option(help=f"Methods separated by commas, of {', '.join(real_data.NAMES)}; default: those of the preset."),
+]
 
 
 @app.command()
-@watched
+@add_audience_options
+def speedup(
+    output: Annotated[Path, output_option("Folder for results and figure.")] = Path("results/speedup"),
+    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(map(str, AGENTS)),
+    iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+) -> None:
+    """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
+
+    Finished runs of the same settings in the output folder are reused.
+    """
+    with input_errors():
+        setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
+    say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
+    results = run_all(setups, output, overwrite)
+    with input_errors():
+        runs = reports.load_runs([output / name for name in setups])
+        summary, figure = reports.summarise(runs), reports.draw(runs, output / "figure.png")
+        table = reports.write_csv(summary, output / "table.csv")
+        show_report(runs, summary, {"figure": figure, "table": table})
+    say(
+        "theory at fixed K with α = √(n/K): both ∝ n^-0.5; "
+        "equivalently, n times the agents reach the same ‖G‖² with K/n iterations"
+    )
+    exit_if_diverged(results)
+
+
+def _compare(
+    context: typer.Context,
+    preset: Preset = "as-published",
+    algorithms: Algorithms = None,
+    iterations: Iterations = None,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Output = None,
+    overwrite: Overwrite = False,
+) -> None:
+    name = str(context.info_name)
+    output = output or Path("results", f"{name}-{preset}")
+    with input_errors():
+        methods = _choose(algorithms, real_data.algorithms(preset))
+        sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
+    tuned = {}
+    with tuning.divergence_expected():
+        searched = run_all(sweeps, output, overwrite)
+    for folder, result in searched.items():
+        method, title = folder.removeprefix("sweep/"), result.config["facts"]["title"]
+        symbols = {"gamma": "γ", "alpha": "α"}
+        sheet = reports.tuning_results.cross_sheet(real_data.ranking(result), "gamma", "alpha", symbols)
+        show_table(f"{title}: objective after {result.iterations} iterations", sheet)
+        try:
+            tuned[method] = gamma, alpha = real_data.best(result)
+        except ValueError as error:
+            say(f"{error}; it is left out", err)
+            methods.remove(method)
+        else:
+            say(f"{title}: γ = {gamma:g} and α = {alpha:g} have the lowest objective\n")
+    if not methods:
+        raise typer.Exit(Code.DIVERGED)
+    with input_errors():
+        setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
+    results = run_all(setups, output, overwrite)
+    with input_errors():
+        runs = [replace(run, title=real_data.NAMES[method]) for method, run in _load(output, setups).items()]
+        sheet = reports.compare(runs, real_data.published_values(name))
+        _show_study(f"{name}, {preset}", sheet, output, lambda path: reports.draw_comparison(runs, path))
+    exit_if_diverged(searched | results)
+
+
+for _name, _summary in {
+    "a9a": "The comparison on a9a: a perceptron on a ring of 8 agents, five methods (Section 5.2).",
+    "mnist": "The comparison on MNIST: LeNet on a random graph of 8 agents, five methods (Section 5.2); takes hours.",
+}.items():
+    _reused = "Finished runs of the same settings in the output folder are reused, method by method."
+    _help = f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/]."
+    app.command(_name, help=_help)(add_audience_options(_compare))
+
+
+@app.command()
+@add_audience_options
 def heterogeneity(
     data: Annotated[Literal["digits", "mnist"], typer.Option(help="The examples; MNIST takes hours.")] = "digits",
     betas: Annotated[
@@ -48,37 +144,15 @@ def heterogeneity(
     say(f"{data}, 10 agents on a ring, K = {iterations}, {trials} trials, β = {betas}")
     results = run_all(setups, output, overwrite)
     with input_errors():
-        runs = {name: replace(run, label=_beta(name)) for name, run in load(output, setups).items()}
-        sheet = reports.compare(list(runs.values()), {}, ("accuracy", *MEASURES))
-        show_sheet("after the last iteration", sheet)
-        write(output, sheet, _draw_levels(runs, setups, output / "figure.png"))
-    finish(results)
-
-
-def _beta(name: str) -> str:
-    beta = name.rpartition("-beta-")[2]
-    return "one class per agent" if beta == "0" else f"β = {beta}"
-
-
-def _draw_levels(runs: Mapping[str, Run], setups: Mapping[str, Setup], path: Path) -> Path:
-    """Measures at the end against the unevenness, and against iterations at the most uneven level."""
-    uneven = {id(run): skew(setups[name].problem) for name, run in runs.items()}
-    most = max(uneven.values())
-    extreme = [replace(run, label=run.title) for run in runs.values() if uneven[id(run)] == most]
-    level = next(run.label for run in runs.values() if uneven[id(run)] == most)
-    above, below = [], []
-    for measure in MEASURES:
-        look = words(measure)
-        ends = finals(list(runs.values()), lambda run: uneven[id(run)], measure)
-        above.append(Panel("at the end", "share of the largest class", f"final {look.name}", ends, log_y=look.log))
-        curves = [shown_curve(run, measure) for run in extreme]
-        y_range = (None, None) if look.log else second_half(curves)
-        below.append(Panel(level, words("k").label, look.label, curves, log_y=look.log, y_range=y_range))
-    return reports.draw_panels([above, below], path)
+        runs = {name: replace(run, label=level(name)) for name, run in _load(output, setups).items()}
+        shares = {run: skew(setups[name].problem) for name, run in runs.items()}
+        sheet = reports.compare(list(shares), {}, ("accuracy", *reports.LEVEL_MEASURES))
+        _show_study("after the last iteration", sheet, output, lambda path: reports.draw_levels(shares, path))
+    exit_if_diverged(results)
 
 
 @app.command()
-@watched
+@add_audience_options
 def topology(
     rounds: Annotated[str, typer.Option(help="Numbers of communication rounds, separated by commas.")] = ",".join(
         map(str, ROUNDS)
@@ -91,51 +165,43 @@ def topology(
 ) -> None:
     """Graphs and rounds: ring, grid, exponential and complete, with one round per iteration, gossip and Chebyshev.
 
-    All have the same number of communication rounds, so more rounds per iteration are fewer iterations. Finished runs
+    All have the same number of communication rounds, so more rounds per iteration mean fewer iterations. Finished runs
     of the same settings in the output folder are reused.
     """
     with input_errors():
-        budgets = list(dict.fromkeys(numbers("--rounds", rounds, int)))
-        setups = experiments.topology(budgets, side, trials, seed)
+        setups = experiments.topology(list(dict.fromkeys(numbers("--rounds", rounds, int))), side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
     results = run_all(setups, output, overwrite)
     with input_errors():
-        runs = load(output, setups)
-        sheet = _graph_sheet(runs, setups, len(budgets))
-        show_sheet(f"{named('stationarity', list(runs.values())).label} at the end", sheet)
-        write(output, sheet, _draw_graphs(runs, output / "figure.png"))
-    finish(results)
+        runs = [_graph_run(name, setups[name], run) for name, run in _load(output, setups).items()]
+        title = f"{reports.quantity_of('stationarity', [each.run for each in runs]).label} at the end"
+        _show_study(title, reports.rounds_sheet(runs), output, lambda path: reports.draw_rounds(runs, path))
+    exit_if_diverged(results)
 
 
-def _graph_sheet(runs: Mapping[str, Run], setups: Mapping[str, Setup], budgets: int) -> Sheet:
-    """A row per graph and mixing, a column per number of rounds; runs come in this order."""
-    names = list(runs)
-    groups = [names[i : i + budgets] for i in range(0, len(names), budgets)]
-    totals = [name.rpartition("-")[2].lstrip("0") for name in groups[0]]
-    rows: list[list[Cell]] = []
-    for group in groups:
-        setup, (graph, mixing, _) = setups[group[0]], group[0].split("-")
-        rho = setup.network.rho
-        ends = [runs[name].final("stationarity") for name in group]
-        rows.append([graph, rho, MIXINGS[mixing].partition(",")[0], setup.mixing.rounds_for(rho), *ends])
-    heads = {"graph": "graph", "rho": "ρ", "mixing": "mixing", "m": "m"}
-    return Sheet(heads | {f"rounds_{total}": f"{int(total):,} rounds" for total in totals}, rows)
+def _graph_run(name: str, setup: Setup, run: reports.Run) -> reports.GraphRun:
+    graph, mixing, budget = name.split("-")
+    rho = setup.network.rho
+    return reports.GraphRun(run, graph, rho, MIXING_NAMES[mixing], setup.mixing.rounds_for(rho), int(budget))
 
 
-def _draw_graphs(runs: Mapping[str, Run], path: Path) -> Path:
-    """One column per graph: stationarity and consensus at the end against the number of rounds, by mixing.
+def _choose(given: str | None, known: Sequence[str]) -> list[str]:
+    """The methods that --algorithms names, in the order of the paper's table."""
+    if given is None:
+        return list(known)
+    asked = [part.strip() for part in given.split(",")]
+    for method in asked:
+        if method not in known:
+            raise ValueError(f"--algorithms: there is no {method!r} in this preset; accepted: {', '.join(known)}")
+    return [method for method in known if method in asked]
 
-    On a complete graph agents agree but for rounding, so there is no consensus error to show.
-    """
-    labels, every = {id(run): MIXINGS[name.split("-")[1]] for name, run in runs.items()}, list(runs.values())
-    grid = []
-    for measure in ("stationarity", "consensus"):
-        row = []
-        for graph in dict.fromkeys(name.partition("-")[0] for name in runs):
-            mine = [run for name, run in runs.items() if name.startswith(f"{graph}-")]
-            curves = finals(mine, lambda run: run.final("rounds").mean, measure, lambda run: labels[id(run)])
-            if measure == "consensus" and graph == "complete":
-                continue
-            row.append(Panel(graph, words("rounds").label, named(measure, every).label, curves, log_x=True))
-        grid.append(row)
-    return reports.draw_panels(grid, path)
+
+def _load(output: Path, setups: Mapping[str, Setup]) -> dict[str, reports.Run]:
+    """The saved runs of a series by name, in its order."""
+    return {name: run for name in setups for run in reports.load_runs([output / name])}
+
+
+def _show_study(title: str, sheet: reports.Sheet, output: Path, draw: Callable[[Path], Path]) -> None:
+    """Show the table in brief, write it and the figure, and say where they are."""
+    show_table(title, reports.shorten_comparison(sheet))
+    show_written([*sheet.write(output), draw(output / "figure.png")])

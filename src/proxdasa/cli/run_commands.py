@@ -1,4 +1,4 @@
-"""The commands run and resume: alone, as the launcher of several processes, or as one of those that were launched."""
+"""The commands run and resume: in one process, as the launcher of several, or as one of those it has launched."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -18,8 +19,9 @@ from proxdasa import configs, engines, plans
 from proxdasa.cli import progress_display
 from proxdasa.cli.display import err, input_errors, output_option, say, show_final
 from proxdasa.cli.outcomes import advise, outcomes, say_kept
-from proxdasa.cli.process_advice import Worth
-from proxdasa.cli.progress_display import ended, note, progress, watched
+from proxdasa.cli.process_advice import ProcessAdvice
+from proxdasa.cli.progress_display import add_audience_options, note, print_end, progress
+from proxdasa.cli.shared_options import add_options
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import RENDEZVOUS
@@ -32,130 +34,134 @@ from proxdasa.runs.progress import Progress
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard import TensorBoard
 
-Processes = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Spread the agents over so many processes of this machine.")
-]
-Restarts = Annotated[
-    int,
-    typer.Option(
-        min=0, metavar="N", help="With --processes: if one dies, start again from the last checkpoint, so often."
-    ),
-]
-Timeout = Annotated[
-    float,
-    typer.Option(
-        metavar="S",
-        help="Seconds after which a silent process is an error. A cut network is survived for half as long: TCP tries "
-        "again at intervals that double.",
-    ),
-]
-Interface = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Under torchrun on several machines: the network interface for messages, such as eth0. They are neither "
-        "encrypted nor authenticated, so it must be that of a private network. By default nothing but the loopback "
-        "interface is used.",
-    ),
-]
-Every = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="K", help="Leave a checkpoint every K iterations, from which [b]resume[/] goes on."),
-]
-Curves = Annotated[
-    bool,
-    typer.Option(
-        "--tensorboard", help="Write curves for TensorBoard while it runs, into [b]tensorboard[/] in the folder."
-    ),
-]
-
 BOARD = "tensorboard"
 """The folder of curves within a results folder."""
 ENDINGS = {"interrupted": Code.INTERRUPTED, "diverged": Code.DIVERGED}
 """Exit codes of runs that ended too early."""
 
 
-@watched
+@dataclass(frozen=True)
+class ProcessOptions:
+    """The options that run and resume share."""
+
+    processes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Divide the agents among N processes on this machine.")
+    ] = None
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="With --processes: if a process dies, restart from the last checkpoint, up to N times.",
+        ),
+    ] = 0
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            help="Seconds after which a process that sends nothing counts as lost. A network that is cut for up to "
+            "half as long does no harm: TCP retries at intervals that double.",
+        ),
+    ] = TIMEOUT
+    interface: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Under torchrun on several machines: the network interface for messages, such as eth0. Messages are "
+            "neither encrypted nor authenticated, so it must belong to a private network. By default only the "
+            "loopback interface is used.",
+        ),
+    ] = None
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Write curves for TensorBoard during the run, to [b]tensorboard[/] in the folder."
+        ),
+    ] = False
+
+
+def _add_process_options(command: Callable[..., None]) -> Any:
+    return add_options(command, ProcessOptions, lambda options, given: command(options=options, **given))
+
+
+@add_audience_options
+@_add_process_options
 def run(
+    options: ProcessOptions,
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
     output: Annotated[Path, output_option("Folder for the results.")],
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace results that are in the folder already.")
     ] = False,
-    checkpoint_every: Every = None,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="K", help="Write a checkpoint every K iterations, for [b]resume[/] to go on from."),
+    ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="The same bits whatever the number of processes; slower.")
+        bool, typer.Option("--exact", help="Get the same bits for any number of processes; slower.")
     ] = False,
-    processes: Processes = None,
-    max_restarts: Restarts = 0,
-    timeout: Timeout = TIMEOUT,
-    interface: Interface = None,
-    tensorboard: Curves = False,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
-    With --processes the agents live in several processes of this machine. For clusters, start the same command by
+    With --processes the agents live in several processes of this machine. On clusters, start the same command with
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
-    board = _board(output, tensorboard)
-    read = partial(_read, file, exact)
+    arguments = ["run", str(file), "--output", str(output)]
+    arguments += ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
+    arguments += ["--exact"] * exact + ["--overwrite"] * overwrite
     make_room = partial(_make_room, output, overwrite)
-    if processes is not None:
-        options = ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
-        options += ["--exact"] * exact + ["--overwrite"] * overwrite + _again(timeout, interface, tensorboard)
-        words = ["run", str(file), "--output", str(output), *options]
-        _launch(words, output, read, make_room, processes, max_restarts)
-    _run(read, output, checkpoint_every, partial(_connect, interface, timeout, max_restarts), make_room, board)
+    _start(options, arguments, partial(_read, file, exact), output, checkpoint_every, make_room)
 
 
-@watched
+@add_audience_options
+@_add_process_options
 def resume(
+    options: ProcessOptions,
     folder: Annotated[Path, typer.Argument(help="The results folder of a run that was stopped.")],
-    processes: Processes = None,
-    max_restarts: Restarts = 0,
-    timeout: Timeout = TIMEOUT,
-    interface: Interface = None,
-    tensorboard: Curves = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, with as many processes as you like."""
+    """Resume a run from its last checkpoint, with as many processes as you like."""
     with outcomes(folder):
-        told = folder / CHECKPOINTS / records.CONFIG
-        if not told.is_file():
+        config = folder / CHECKPOINTS / records.CONFIG
+        if not config.is_file():
             raise FileNotFoundError(
-                f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that leaves "
-                "checkpoints by itself (--checkpoint-every)"
+                f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that writes "
+                "checkpoints regularly (--checkpoint-every)"
             )
-        every = _every(told)
-    board = _board(folder, tensorboard)
-    read = partial(_read, told, False)
-    if processes is not None:
-        words = ["resume", str(folder), *_again(timeout, interface, tensorboard)]
-        _launch(words, folder, read, lambda: None, processes, max_restarts)
-    _run(read, folder, every, partial(_connect, interface, timeout, max_restarts), lambda: None, board)
+        every = _read_every(config)
+    _start(options, ["resume", str(folder)], partial(_read, config, False), folder, every, lambda: None)
 
 
-def _every(told: Path) -> int | None:
-    """After how many iterations the run that is to go on leaves a checkpoint."""
-    ending = records.read_config(told.parent)["ending"]
+def _start(
+    options: ProcessOptions,
+    arguments: list[str],
+    read: Callable[[bool], Setup],
+    output: Path,
+    every: int | None,
+    make_room: Callable[[], None],
+) -> None:
+    """Run in this process, or launch processes with these arguments."""
+    with input_errors():  # if TensorBoard is missing, say so before anything runs
+        board = TensorBoard(output / BOARD) if options.tensorboard else None
+    if options.processes is None:
+        _run(read, output, every, partial(_connect, options), make_room, board)
+    else:
+        _launch(options, arguments, output, read, make_room)
+
+
+def _read_every(config: Path) -> int | None:
+    """After how many iterations the run to resume writes a checkpoint."""
+    ending = records.read_config(config.parent)["ending"]
     try:
-        return Saving(told.parent, ending.get("checkpoint_every")).every
+        return Saving(config.parent, ending.get("checkpoint_every")).every
     except (ValueError, AttributeError) as error:
-        raise ValueError(f"{told}: not the configuration of a run with checkpoints: ending: {error}") from error
+        raise ValueError(f"{config}: not the configuration of a run with checkpoints: ending: {error}") from error
 
 
-def _again(timeout: float, interface: str | None, tensorboard: bool) -> list[str]:
-    """The options that run and resume have in common, for processes that are started."""
-    with input_errors():
-        if interface is not None:
-            raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
-    return ["--timeout", str(timeout)] + ["--tensorboard"] * tensorboard
-
-
-def _connect(interface: str | None, timeout: float, restarts: int) -> Transport | None:
-    """The other processes, if any."""
-    if restarts:
+def _connect(options: ProcessOptions) -> Transport | None:
+    """The connection to the other processes, if there are any."""
+    if options.max_restarts:
         raise ValueError("--max-restarts needs --processes; under torchrun give it to torchrun")
-    return engines.connect(interface, timeout)
+    return engines.connect(options.interface, options.timeout)
 
 
 def _read(file: Path, exact: bool, try_step: bool) -> Setup:
@@ -163,14 +169,8 @@ def _read(file: Path, exact: bool, try_step: bool) -> Setup:
     return dataclasses.replace(setup, exact=True) if exact else setup
 
 
-def _board(output: Path, asked: bool) -> TensorBoard | None:
-    """What writes curves; refused before anything runs if it cannot."""
-    with input_errors():
-        return TensorBoard(output / BOARD) if asked else None
-
-
 def _make_room(output: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds something, or clear it."""
+    """Refuse a folder that holds a run, or clear it."""
     checkpoints = output / CHECKPOINTS
     if not overwrite:
         if (output / records.RECORDS).exists():
@@ -178,7 +178,7 @@ def _make_room(output: Path, overwrite: bool) -> None:
         if (checkpoints / records.CONFIG).is_file():
             raise FileExistsError(
                 f"{output} holds a run that was stopped; proxdasa resume {output} goes on with it, "
-                "--overwrite begins anew"
+                "--overwrite starts over"
             )
     elif engines.first():
         for old in (checkpoints, output / BOARD):
@@ -188,22 +188,27 @@ def _make_room(output: Path, overwrite: bool) -> None:
 
 
 def _launch(
-    words: list[str],
+    options: ProcessOptions,
+    arguments: list[str],
     output: Path,
     read: Callable[[bool], Setup],
     make_room: Callable[[], None],
-    processes: int,
-    restarts: int,
 ) -> NoReturn:
-    """Become the launcher, and end with the code of what was launched."""
+    """Launch the processes, and exit with their code."""
+    assert options.processes is not None
+    with input_errors():
+        if options.interface is not None:
+            raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
     with outcomes(output):
-        engines.blocks(read(True).network.n, processes)
+        engines.blocks(read(True).network.n, options.processes)
         with records.claim(output):  # and then left to the process that writes
             make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")
-    command = [sys.executable, "-m", "proxdasa", *words, *progress_display.audience.words()]
-    code = launch(command, processes, restarts, lambda text: say(text, err), lambda: say_kept(output))
+    arguments = [*arguments, "--timeout", str(options.timeout), *["--tensorboard"] * options.tensorboard]
+    command = [sys.executable, "-m", "proxdasa", *arguments, *progress_display.audience.arguments()]
+    restarts = options.max_restarts
+    code = launch(command, options.processes, restarts, lambda text: say(text, err), lambda: say_kept(output))
     if code not in (Code.DONE, *FINAL):
         advise(output)
     raise typer.Exit(code)
@@ -222,7 +227,7 @@ def _run(
         setup = read(not engines.several())
         transport = connect()
         leads = transport is None or transport.rank == 0
-        with _told(transport):
+        with _failing_together(transport):
             if leads:
                 held.enter_context(records.claim(output))  # other runs are kept out from now on
             if not (transport and transport.restarted):
@@ -232,16 +237,17 @@ def _run(
             title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
             with board or nullcontext():
                 with progress(output=output) if leads else nullcontext() as announce:
-                    told: list[Progress] = [announce(title, setup)] if announce else []
-                    told += [board] if announce and board else []
-                    told += [Worth(transport.size)] if announce and transport and RENDEZVOUS in os.environ else []
+                    listeners: list[Progress] = [announce(title, setup)] if announce else []
+                    listeners += [board] if announce and board else []
+                    if announce and transport and RENDEZVOUS in os.environ:
+                        listeners.append(ProcessAdvice(transport.size))
                     loop = setup.loop(transport)
-                    del setup  # and with it the data of other processes' agents
-                    result = loop.run(told, saving)
+                    del setup  # frees the data of agents that live in other processes
+                    result = loop.run(listeners, saving)
                 if leads:
                     with signals.ignored():
                         result.save(output, overwrite=True)
-                    ended(title, output, result)
+                    print_end(title, output, result)
                     show_final(result)
                     say(f"results: {output}   (picture and table: proxdasa report {output})")
     if transport:
@@ -255,11 +261,11 @@ def _run(
 
 
 @contextmanager
-def _told(transport: Transport | None) -> Iterator[None]:
-    """The others, who would miss this process and not know why, are told why it stops."""
+def _failing_together(transport: Transport | None) -> Iterator[None]:
+    """If this process fails, tell the others why, so that they do not wait for it."""
     try:
         yield
-    except PeerError:  # which they know
+    except PeerError:  # another process has failed, and everyone knows
         raise
     except BaseException as error:
         if transport:

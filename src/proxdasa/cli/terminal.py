@@ -1,4 +1,4 @@
-"""Consoles that outlive their other end, and show what they can where there are no signs but ASCII."""
+"""Consoles that survive a closed pipe or terminal, and escape characters that the terminal lacks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import IO, Any, cast
 from rich.console import Console
 
 CLOSED = (errno.EPIPE, errno.EIO)
-"""What writing to a pipe that nobody reads, and to a terminal that is gone, meets."""
+"""Errors of writing to a pipe that nobody reads, or to a terminal that is gone."""
 
 
 class Screen(Console):
-    """A console whose reader or terminal may go away: the rest is not shown, and what was running goes on.
+    """A console whose reader or terminal may go away: the rest of the output is dropped, and the program continues.
 
-    Rich's own console ends the program then, and with it a run and its results.
+    Rich's own console would end the program, and with it the run.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -25,23 +25,24 @@ class Screen(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes to."""
-        return cast(IO[str], _Lasting(super().file))
+        """The stream that it writes to."""
+        return cast(IO[str], _LastingStream(super().file))
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:
         self._file = new_file
 
 
-class _Lasting:
-    """A stream that forgets what it is given once it is closed at the other end."""
+class _LastingStream:
+    """A stream that drops its output once the other end is closed."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        shown = text.encode(encoding, "backslashreplace").decode(encoding)  # no sign costs what was asked for
+        # A terminal that knows ASCII only gets \u2016 for ‖, and not an error.
+        shown = text.encode(encoding, "backslashreplace").decode(encoding)
         with self._unless_closed():
             self._stream.write(shown)
         return len(text)
@@ -58,7 +59,7 @@ class _Lasting:
             if error.errno not in CLOSED:
                 raise
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())  # also for what Python has kept back and writes as it ends
+            os.dup2(nowhere, self._stream.fileno())  # also for what Python has buffered and writes at exit
             os.close(nowhere)
 
     def __getattr__(self, name: str) -> Any:

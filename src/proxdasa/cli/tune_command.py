@@ -1,4 +1,4 @@
-"""The command tune: many settings of a run's method as one run, ranked."""
+"""The command tune: tries many settings of a run's method as one run, and ranks them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,20 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from proxdasa import configs, tuning
-from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table
-from proxdasa.cli.progress_display import note, tell, watched
-from proxdasa.cli.study_reports import run_all
+from proxdasa import configs, reports, tuning
+from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
+from proxdasa.cli.outcomes import run_all
+from proxdasa.cli.progress_display import add_audience_options, note, print_event
 from proxdasa.descriptions import describe
 from proxdasa.exit_codes import Code
-from proxdasa.reports import tuning_results
 
 SHOWN = 20
-"""Settings that a terminal shows."""
+"""The most settings to show in the terminal."""
 T = TypeVar("T")
 
 
-@watched
+@add_audience_options
 def tune(
     file: Annotated[Path, typer.Argument(help="The TOML file of a run; see examples/quickstart.toml.")],
     output: Annotated[Path, output_option("Folder for the run, the ranking and the figure.")],
@@ -37,17 +34,15 @@ def tune(
     ] = None,
     random: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=LOW..HIGH", help="In place of a grid: draw a parameter from a range, log-uniformly."
-        ),
+        typer.Option(metavar="NAME=LOW..HIGH", help="Instead of a grid: draw a parameter from a range, log-uniformly."),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many settings --random draws.")] = 20,
     measure: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What to rank by at the end: objective, loss, table_stationarity, consensus, accuracy, test_loss, or "
-            "anything else that the run records; stationarity for settings of one γ only.",
+            help="The final measure to rank by: objective, loss, table_stationarity, consensus, accuracy, test_loss or "
+            "anything else that the run records; stationarity only if all settings have the same γ.",
         ),
     ] = "objective",
     trials: Annotated[
@@ -55,15 +50,15 @@ def tune(
     ] = None,
     iterations: Annotated[int | None, typer.Option(min=1, metavar="K", help="K; default: the file's.")] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Names the samples, and what --random draws; default: the file's.")
+        int | None, typer.Option(min=0, help="The seed of all random samples and of --random; default: the file's.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier search in the folder.")] = False,
 ) -> None:
-    """Search for a method's parameters: all settings are stacked into one run, and ranked.
+    """Search for a method's parameters: stack all settings into one run, and rank them.
 
     NAME is a parameter of the file's algorithm that takes numbers, such as [b]gamma[/], or one of its schedule, such as
-    [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. Settings that diverge are marked and the others go on.
-    After Ctrl-C the same command goes on; a finished run is ranked again, by another measure if you like.
+    [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. Settings that diverge are marked, the others go on.
+    After Ctrl-C the same command resumes the run. A finished run is ranked again, by another measure if you like.
 
     For example [b]proxdasa tune run.toml -o tuned --grid gamma=0.01,0.03,0.1 --grid alpha=0.3,1,3[/].
     """
@@ -74,7 +69,7 @@ def tune(
         values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
         if bool(values) == bool(ranges):
-            raise ValueError("what to try? either --grid, such as gamma=0.01,0.03,0.1, or --random, gamma=0.001..1")
+            raise ValueError("give either --grid, such as gamma=0.01,0.03,0.1, or --random, such as gamma=0.001..1")
         search = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
         setup = search.setup
         search.check(measure)
@@ -84,10 +79,9 @@ def tune(
     with input_errors():
         tuned = search.ranked(result, measure)
         _show(tuned)
-        for path in tuned.write(output):
-            say(f"written: {path}")
+        show_written(tuned.write(output))
         outcomes = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]
-        tell("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
+        print_event("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
     if tuned.ranking[0].fault:
         say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
         raise typer.Exit(Code.DIVERGED)
@@ -95,7 +89,7 @@ def tune(
 
 
 def _pairs(option: str, given: Sequence[str] | None, read: Callable[[str], T]) -> dict[str, T]:
-    """What an option that is given once for each parameter says."""
+    """The values of an option that is given once for each parameter, by parameter."""
     found: dict[str, T] = {}
     for text in given or ():
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -117,25 +111,19 @@ def _range(text: str) -> tuple[float, float]:
 
 
 def _show(tuned: tuning.Tuning) -> None:
-    """The ranking in brief."""
-    sheet = tuning_results.ranking(tuned.ranking, tuned.measure, tuned.notes)
+    """Show the best settings."""
+    sheet = reports.tuning_results.ranking(tuned.ranking, tuned.measure, tuned.notes)
     setup, iterations = tuned.search.base, tuned.result.iterations
     trials = f"{setup.trials} trial{'s' * (setup.trials > 1)}"
-    say(f"{setup.algorithm.facts.title}: {tuned.measure} after {iterations} iterations, {trials} of each setting")
-    table = Table()
-    for name, heading in sheet.columns.items():
-        table.add_column(heading, justify="left" if name == "fault" else "right")
-    for row in sheet.texts(brief=True)[:SHOWN]:
-        table.add_row(*map(escape, row))
-    show_table(table)
+    notes = [f"note: {note}" for note in sheet.notes]
     if len(sheet.rows) > SHOWN:
-        say(f"and {len(sheet.rows) - SHOWN} more in ranking.csv")
-    for told in sheet.notes:
-        say(f"note: {told}")
+        notes.insert(0, f"and {len(sheet.rows) - SHOWN} more in ranking.csv")
+    title = f"{setup.algorithm.facts.title}: {tuned.measure} after {iterations} iterations, {trials} of each setting"
+    show_table(title, reports.Sheet(sheet.columns, sheet.texts(brief=True)[:SHOWN], notes))
 
 
 def toml(algorithm: Any) -> str:
-    """A method as the table of a configuration file."""
+    """The method as a table of a configuration file."""
     described: Mapping[str, Any] = describe(algorithm)
     lines = [f"{name} = {_value(value)}" for name, value in described.items() if value is not None]
     return "\n".join(["[algorithm]", *lines])
@@ -144,4 +132,4 @@ def toml(algorithm: Any) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in value.items()) + " }"
-    return json.dumps(value)  # numbers, texts, true and false are written alike in both
+    return json.dumps(value)  # TOML writes numbers, strings, true and false as JSON does

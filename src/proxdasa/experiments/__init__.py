@@ -1,4 +1,4 @@
-"""The paper's experiments and two of our own as presets, and series of runs."""
+"""Presets of the paper's experiments and of two of our own, and running several runs as a series."""
 
 from proxdasa.experiments.heterogeneity import heterogeneity
 from proxdasa.experiments.series import Announce, run_series

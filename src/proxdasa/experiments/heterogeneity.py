@@ -1,4 +1,4 @@
-"""What gradient tracking is for: the same data, spread over the agents ever more unevenly."""
+"""A study of gradient tracking: the same data, divided among the agents more and more unevenly."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
 
 BETAS = (100.0, 1.0, 0.1, 0.0)
-"""From agents that are alike to one class per agent."""
+"""Levels of label skew, from agents with similar data to one class per agent."""
 BATCH = 16
-"""Examples per agent and iteration; also the fewest that a partition may leave an agent with."""
+"""Examples per agent and iteration; a partition must give every agent at least as many."""
 DRAWS = 100
 """Dirichlet partitions to try until every agent has a batch."""
 
@@ -27,7 +27,7 @@ DATA: dict[str, tuple[Callable[[], Dataset], Model, int]] = {
     "digits": (digits, partial(models.mlp, inputs=64, hidden=32, outputs=10), 50),
     "mnist": (mnist, models.lenet, 4),
 }
-"""The data sets, each with its network and the number of observations, for a pass over all of MNIST takes long."""
+"""The data sets, each with its model and its number of observations; an observation of MNIST takes long."""
 
 
 def heterogeneity(
@@ -40,9 +40,9 @@ def heterogeneity(
 ) -> dict[str, Setup]:
     """Prox-DASA, Prox-DASA-GT and D-PSGD on a ring with one round, for each level β of label skew.
 
-    A perceptron 64 → 32 tanh → 10 for digits, LeNet for MNIST; λ = 1e-3. Both DASA methods take γ = 3 and the theory's
-    α = √(n/K); D-PSGD takes γ = 0.3. These are the best of {0.1, 0.3, 1, 3, 10}, for each method by the objective
-    that it reaches on digits at β = 100, and they stay the same at every β.
+    The model is a perceptron 64 → 32 tanh → 10 for digits, and LeNet for MNIST; λ = 1e-3. Both DASA methods take γ = 3
+    and the theory's α = √(n/K); D-PSGD takes γ = 0.3. Each γ is the one of {0.1, 0.3, 1, 3, 10} with the lowest final
+    objective on digits at β = 100, and is kept for every β.
     """
     if data not in DATA:
         raise ValueError(f"data must be {' or '.join(DATA)}; got {data!r}")
@@ -54,7 +54,7 @@ def heterogeneity(
         "d-psgd": DPSGD(gamma=0.3),
     }
     problems = {
-        beta: Supervised(model, rows, agents, batch_size=BATCH, partition=skewed(rows.y, beta, agents))
+        beta: Supervised(model, rows, agents, batch_size=BATCH, partition=skewed_partition(rows.y, beta, agents))
         for beta in betas
     }
     return {
@@ -74,19 +74,25 @@ def heterogeneity(
     }
 
 
+def level(name: str) -> str:
+    """The level of label skew of a run, given its name among the set-ups of `heterogeneity`."""
+    beta = name.rpartition("-beta-")[2]
+    return "one class per agent" if beta == "0" else f"β = {beta}"
+
+
 def skew(problem: Problem) -> float:
-    """The share of an agent's most frequent class in its examples, mean over agents: 1/classes if alike, at most 1."""
+    """The share of an agent's most frequent class in its examples, averaged over agents: from 1/classes to 1."""
     assert isinstance(problem, Supervised)
     labels = [problem.examples.y[rows] for rows in problem.parts]
     return sum(float(y.bincount().max() / len(y)) for y in labels) / len(labels)
 
 
-def skewed(y: Tensor, beta: float, agents: int) -> Partition:
-    """The partition of level β: `Dirichlet`, and for β = 0 one class per agent.
+def skewed_partition(y: Tensor, beta: float, agents: int) -> Partition:
+    """The partition of level β: `Dirichlet`, but one class per agent for β = 0.
 
-    Dirichlet's own limit is another, one agent per class: agents without a class get a single row. So β = 0 deals the
-    rows sorted by label; agents that share a class, and rows of a neighbouring class at the cuts, are possible where
-    classes are more or larger than agents. For β > 0 it is the first draw that leaves every agent a batch.
+    The limit β → 0 of Dirichlet is something else, one agent per class, and agents without a class would get a single
+    row. So for β = 0 the rows are sorted by label and cut into equal parts, where a part may hold some rows of the next
+    class. For β > 0 it is the first draw that gives every agent a batch.
     """
     if beta == 0:
         return Shards(per_agent=1)

@@ -1,16 +1,15 @@
 """The paper's comparison on real data: five methods train a perceptron on a9a and a LeNet on MNIST (Section 5.2).
 
-The authors' scripts divide every local loss by n = 8 before its gradient is taken, and the paper lists the step sizes
-that belong to that loss. Here F is the paper's, undivided, and the same steps are reached by these rules, with which a
-run of either kind visits the same points:
+The authors' scripts divide every local loss by n = 8 before they take its gradient, and the paper lists step sizes for
+that loss. Here F is the paper's, undivided. With the following changes of parameters a run visits the same points:
 
     Prox-DASA      γ/n                 ProxGT     step/n
     DEEPSTORM      a/n, b n²           SPPDM      n γ, n c, n κ, n α           all      n λ in place of λ
 
-The preset ``paper`` keeps these steps for the methods that are compared with, but takes the paper's λ, Algorithm 2,
-data dealt at random, one initial point per trial that the agents share, and γ and α of the two methods of the paper
-from its grid. The preset ``as-published`` takes n λ, the files' order of the data, an initial point of its own for each
-agent, and what the script of Prox-DASA-GT computes (see `NAMES`). Stationarity is measured with the paper's λ in both.
+The preset ``paper`` keeps these steps for the baselines, but uses the paper's λ, Algorithm 2, data divided at random,
+one initial point per trial for all agents, and γ and α tuned on the paper's grid for its two methods. The preset
+``as-published`` uses n λ, the data in the order of the files, a different initial point for each agent, and what the
+script of Prox-DASA-GT computes (see `NAMES`). Stationarity is measured with the paper's λ in both.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Preset = Literal["paper", "as-published"]
 AGENTS = 8
 WEIGHT = 1e-4
 GRID = tuning.combinations({"gamma": (1.0, 3.0, 10.0), "alpha": (0.3, 1.0, 3.0)})
-"""The settings among which the paper chooses."""
+"""The settings from which the paper chooses the best."""
 
 NAMES = {
     "sppdm": "SPPDM",
@@ -48,13 +47,13 @@ NAMES = {
     "prox-dasa-gt": "Prox-DASA-GT",
     "prox-dasa-gt-script": "Prox-DASA-GT's script",
 }
-"""The methods' names in tables. The script of Prox-DASA-GT averages v into z, not the tracker: it is Prox-DASA with
-α_k = α min{√(n/k), 1}, and a third vector is sent that nobody reads. It is run as what it is, with two vectors."""
+"""The methods' names in tables. The script of Prox-DASA-GT averages v into z instead of the tracker, so it is Prox-DASA
+with α_k = α min{√(n/k), 1}, and sends a third vector that nobody reads. Here it runs as Prox-DASA, with two vectors."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper says: parameters for the divided loss, and the rows of its table."""
+    """What the paper gives: parameters for the divided loss, and the rows of its table."""
 
     data: Callable[[], Dataset]
     model: Callable[[], nn.Module]
@@ -98,7 +97,7 @@ EXPERIMENTS = {
         network=paper,
         batch=32,
         iterations=3_000,
-        observe_every=500,  # the paper has 100; a pass over all images costs what 230 iterations do
+        observe_every=500,  # 100 in the paper, but a pass over all images costs as much as 230 iterations
         dasa=(1.0, 3.0),
         gt=(5.0, 3.0),
         deepstorm=(5.0, 0.0228, 3.0),
@@ -126,7 +125,7 @@ def comparison(
 ) -> dict[str, Setup]:
     """The runs of one data set by method; ``tuned`` has (γ, α) by method for the preset ``paper``."""
     experiment = EXPERIMENTS[name]
-    methods = _others(experiment) | (_dasa_as_published(experiment) if preset == "as-published" else _dasa(tuned))
+    methods = _baselines(experiment) | (_dasa_as_published(experiment) if preset == "as-published" else _dasa(tuned))
     chosen = {method: methods[method] for method in algorithms or methods}
     return _setups(experiment, preset, chosen, iterations, trials, seed)
 
@@ -138,8 +137,8 @@ def algorithms(preset: Preset) -> list[str]:
     ]
 
 
-def published(name: str) -> dict[str, dict[str, float]]:
-    """The paper's table by a method's name there and by measure."""
+def published_values(name: str) -> dict[str, dict[str, float]]:
+    """The values of the paper's table, by the method's name and the measure."""
     table = dict(EXPERIMENTS[name].table)
     table["prox-dasa-gt-script"] = table["prox-dasa-gt"]
     measures = ("accuracy", "loss", "table_stationarity")
@@ -147,7 +146,7 @@ def published(name: str) -> dict[str, dict[str, float]]:
 
 
 def sweep(name: str, algorithms: Sequence[str], iterations: int | None = None, seed: int = 0) -> dict[str, Setup]:
-    """The grid of γ and α for the methods of the paper among those named: nine stacked trials each."""
+    """The grid of γ and α, as nine stacked trials, for each of the paper's own methods among ``algorithms``."""
     chosen: dict[str, Algorithm] = {
         f"sweep/{method}": tuning.stacked(kind(1.0, diminishing(1.0)), GRID)
         for method, kind in DASA.items()
@@ -157,12 +156,12 @@ def sweep(name: str, algorithms: Sequence[str], iterations: int | None = None, s
 
 
 def ranking(result: Result) -> list[tuning.Outcome]:
-    """The settings of a sweep by the final objective F + Ψ."""
+    """The settings of a sweep, ranked by the final objective F + Ψ."""
     return tuning.rank(result, GRID, "objective")
 
 
 def best(result: Result) -> tuple[float, float]:
-    """The (γ, α) of a sweep with the lowest final objective; those that diverged do not count."""
+    """The (γ, α) of a sweep with the lowest final objective, among those that did not diverge."""
     first = ranking(result)[0]
     if first.fault:
         raise ValueError(f"{result.config['facts']['title']} diverged for every γ and α of the grid")
@@ -198,15 +197,15 @@ def _setups(
             iterations=iterations,
             trials=trials,
             seed=seed,
-            observe_every=min(experiment.observe_every, max(1, iterations // 6)),  # for short runs have a curve too
+            observe_every=min(experiment.observe_every, max(1, iterations // 6)),  # so that short runs have a curve too
             metrics=tuple(measured if metric.name == measured.name else metric for metric in metrics.STANDARD),
         )
         for method, algorithm in methods.items()
     }
 
 
-def _others(experiment: Published) -> dict[str, Algorithm]:
-    """The methods that are compared with."""
+def _baselines(experiment: Published) -> dict[str, Algorithm]:
+    """The baselines."""
     n, (a, b, k0), (step, period) = AGENTS, experiment.deepstorm, experiment.prox_gt
     return {
         "sppdm": SPPDM(

@@ -1,4 +1,4 @@
-"""Several runs into one folder, resumable: what is finished is not run again."""
+"""Running several set-ups into one folder; finished runs are reused, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxdasa.runs.results import Result, load
 from proxdasa.runs.setup import Setup
 
 Announce = Callable[[str, Setup], Progress]
-"""Told the name of each run before it starts; gives the progress display for it."""
+"""Called with the name and set-up of each run before it starts; returns a listener to its progress."""
 
 
 def run_series(
@@ -30,19 +30,19 @@ def run_series(
     say: Callable[[str], None] = lambda _: None,
     ended: Callable[[str, Path, Result], None] = lambda _name, _folder, _result: None,
 ) -> dict[str, Result]:
-    """Run each set-up into ``folder/name``; those whose finished results are there already are reused.
+    """Run each set-up into ``folder/name``, and reuse finished results that are there already.
 
-    Results of other settings are refused. With ``overwrite`` the set-ups' earlier results are removed first and all of
-    them run, so that what an interruption leaves never mixes old and new. An interruption ends the series; the
-    interrupted run is saved with the records it has, and the next time goes on from its last checkpoint. ``say`` is
-    told if runs are reused, ``ended`` of each run when its results are there.
+    Results of other settings are refused. With ``overwrite`` all earlier results are removed before the first run, so
+    that an interruption never leaves a mixture of old and new. An interruption ends the series. The interrupted run is
+    saved with the records it has, and resumes from its last checkpoint the next time. ``say`` is called with a sentence
+    if runs are reused, and ``ended`` after each run, when its results are saved.
     """
     earlier: dict[str, Result] = {}
     if overwrite:
         for name in setups:
             _remove(folder / name)
     else:
-        earlier = _reusable(setups, folder)
+        earlier = _find_reusable(setups, folder)
     if earlier:
         runs, them = ("run", "it") if len(earlier) == 1 else ("runs", "them")
         say(f"{len(earlier)} finished {runs} reused; --overwrite runs {them} again")
@@ -64,9 +64,9 @@ def run_series(
     return results
 
 
-def _reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
-    """The finished results of the same settings; those of other settings, finished or not, are an error."""
-    found = {name: result for name in setups if (result := _unharmed(folder / name))}
+def _find_reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
+    """The finished results in the folder; raises FileExistsError if there are any of other settings."""
+    found = {name: result for name in setups if (result := _load_intact(folder / name))}
     for name, result in found.items():
         if _settings(result.config) != _settings(setups[name].config()):
             raise FileExistsError(
@@ -75,19 +75,19 @@ def _reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
     return {name: result for name, result in found.items() if result.stopped != "interrupted"}
 
 
-def _unharmed(folder: Path) -> Result | None:
-    """The results in a folder, if they are there and can be read."""
+def _load_intact(folder: Path) -> Result | None:
+    """The results in a folder, or None if they are missing or damaged."""
     try:
-        with warnings.catch_warnings(action="error"):  # a record that is cut short counts as harm
+        with warnings.catch_warnings(action="error"):  # a record that is cut short counts as damage
             return load(folder)
     except (OSError, ValueError, UserWarning):
         return None
 
 
 def _settings(config: Mapping[str, Any]) -> Any:
-    """A configuration as it comes back from a file, without facts: another version of torch is no other setting.
+    """The settings in a configuration, as read from a file, without facts such as the version of torch.
 
-    Settings at their defaults are left out, so that results from before a setting was there stay results of the same.
+    Settings with default values are left out, so that results from before a setting existed still match.
     """
     plain = json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
     defaults = {entry.name: describe(entry.default) for entry in dataclasses.fields(Setup)}
@@ -95,7 +95,7 @@ def _settings(config: Mapping[str, Any]) -> Any:
 
 
 def _remove(folder: Path) -> None:
-    """Remove results; the configuration first, so that what is left of them never looks whole."""
+    """Remove results, the configuration first, so that remains never look like complete results."""
     for file in (records.CONFIG, records.RECORDS, records.FINAL):
         (folder / file).unlink(missing_ok=True)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)

@@ -19,8 +19,8 @@ def speedup(
 ) -> dict[str, Setup]:
     """Both methods on a ring of each size, as in the paper.
 
-    Given there: d = 100, batch 1, λ = 0.01, γ = 0.01, α = √(n/K), K = 10,000, weights 1/3, m = ⌈1/(1 − ρ)⌉ and
-    10,000 evaluation points per agent. Not given there, chosen here: five non-zero entries of θ* of equal size,
+    The paper gives d = 100, batch 1, λ = 0.01, γ = 0.01, α = √(n/K), K = 10,000, weights 1/3, m = ⌈1/(1 − ρ)⌉ and
+    10,000 evaluation points per agent. It does not give, and we chose: five non-zero entries of θ* of equal size,
     ‖θ*‖ = 1, noise 0.1, one random start of norm 1 shared by the agents (θ = 0 is stationary), the sizes n, ten trials.
     """
     return {

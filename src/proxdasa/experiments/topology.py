@@ -1,4 +1,4 @@
-"""What a graph costs, and when more rounds per iteration pay (the paper's remark on transient time)."""
+"""A study of graphs: when more rounds per iteration pay off (the paper's remark on transient time)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from proxdasa.runs.setup import Setup
 ROUNDS = (1_000, 4_000, 16_000, 64_000)
 
 MIXINGS: dict[str, Mixing] = {"single": Gossip(1), "gossip": Gossip("auto"), "chebyshev": Chebyshev("auto")}
-"""One round per iteration, m = ⌈1/(1 − ρ)⌉ rounds of gossip, and m = ⌈1/√(1 − ρ)⌉ of Chebyshev mixing."""
+MIXING_NAMES = {
+    "single": "one round",
+    "gossip": "gossip, ⌈1/(1 − ρ)⌉ rounds",
+    "chebyshev": "Chebyshev, ⌈1/√(1 − ρ)⌉ rounds",
+}
+"""The mixings as tables and figures name them."""
 
 
 def topology(rounds: Sequence[int] = ROUNDS, side: int = 4, trials: int = 10, seed: int = 0) -> dict[str, Setup]:
     """Prox-DASA with each mixing on each graph of side² agents, for each number R of communication rounds.
 
-    An iteration takes m rounds, so R of them are K = ⌊R/m⌋ iterations, with the theory's α = √(n/K); γ = 0.3, λ = 0.01.
-    Where ρ = 0, on the complete graph, m is 1 for all mixings; they are one and the same, and run once.
+    An iteration takes m rounds, so R rounds are K = ⌊R/m⌋ iterations, with the theory's α = √(n/K); γ = 0.3, λ = 0.01.
+    On the complete graph ρ = 0 and m = 1 for all mixings: they are the same, and only one is run.
     """
     agents = side**2
-    problem = disagreeing(agents)
+    problem = disagreeing_quadratics(agents)
     setups: dict[str, Setup] = {}
     for network in (ring(agents), grid(side, side), exponential(agents), complete(agents)):
         for name, mixing in MIXINGS.items():
@@ -53,12 +58,12 @@ def topology(rounds: Sequence[int] = ROUNDS, side: int = 4, trials: int = 10, se
     return setups
 
 
-def disagreeing(agents: int, dim: int = 10) -> Quadratic:
+def disagreeing_quadratics(agents: int, dim: int = 10) -> Quadratic:
     """Random quadratics whose minimisers lie far apart, with noise of standard deviation 1 in every coordinate.
 
         F_i(x) = ½ xᵀA_i x − b_iᵀx,   A_i = B_i B_iᵀ/d,   entries of B_i ~ N(0, 1), those of b_i ~ N(0, 9)
 
-    Curvatures differ too: with equal ones and Ψ = 0 the mean x̄ would not notice that agents disagree.
+    Curvatures differ too: if they were equal and Ψ = 0, disagreement between agents would not affect the mean x̄.
     """
     generator = np.random.default_rng(0)
     B = torch.from_numpy(generator.normal(size=(agents, dim, dim)))

@@ -1,4 +1,4 @@
-"""Plans: what graph and theory tell before a run is made, and whether a run keeps to the theory's conditions."""
+"""Plans: what graph and theory predict before a run, and whether a run meets the conditions of the theory."""
 
 from proxdasa.plans.plan import MixingPlan, Plan, plan
 from proxdasa.plans.run_plans import departure, settings

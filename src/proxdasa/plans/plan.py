@@ -1,4 +1,4 @@
-"""The plan of a run before it is made: what a network does to m, α, the transient time and the messages."""
+"""The plan of a run: what a network implies for m, α, the transient time and the messages."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.plans.theory import bound, conditions, contraction, strictest, varrho
 
 TRACKING: dict[Any, bool] = {ProxDASA: False, ProxDASAGT: True}
-"""The methods that the paper's theory is about, and whether they track gradients."""
+"""The methods that the paper's theory covers, and whether they track gradients."""
 
 WORK = 30_000_000
-"""Rows times rounds that a measurement may take: seconds."""
+"""The most rows times rounds for a measurement, which then takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -37,61 +37,61 @@ class MixingPlan:
     mixing: str
     """The protocol: gossip or Chebyshev."""
     rule: str
-    """Where m comes from."""
+    """The rule that gives m."""
     m: int
     """Communication rounds in an iteration."""
     predicted: float
     """The paper's bound on what is left of a disagreement: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1)."""
     measured: float | None
-    """What the protocol leaves of the worst disagreement: its largest value at the eigenvalues of W. On networks of
-    more than 512 agents, what it leaves of a random one, which is less; nothing where that would take too long."""
+    """How much the protocol leaves of the worst disagreement: its largest value at the eigenvalues of W. On networks of
+    more than 512 agents, how much it leaves of a random one, which is less; None where that would take too long."""
     varrho: float
-    """ϱ(m), with ρ^m for gossip and what Chebyshev mixing really leaves, 1/T_m(1/ρ), in its place (Theorem 1)."""
+    """ϱ(m) (Theorem 1); for Chebyshev mixing with its exact contraction 1/T_m(1/ρ) in place of ρ^m."""
     alpha_limit: float | None
-    """The largest α_k that meets the theory's conditions as far as γ and L are known (Lemmas 7, 8 and 11)."""
+    """The largest α_k that meets the theory's conditions, as far as γ and L are known (Lemmas 7, 8 and 11)."""
     condition: str | None
-    """The condition that decides about it, and its place in the paper."""
+    """The condition that gives this limit, and its place in the paper."""
     K_0: int | None
-    """The iterations from which on √(n/K) meets the conditions: n/α² for the largest α."""
+    """The number of iterations from which √(n/K) meets the conditions: n/α² for the largest α."""
     K_T: float | None
     """The transient time max{K_0, n³ ϱ(m)}, an order of magnitude: the paper leaves its constant open (Corollary)."""
     vectors: int
     """Vectors that an agent sends to each neighbour in an iteration."""
     megabytes: float | None
-    """10⁶ bytes that an agent sends in an iteration, on average over the agents, if each is a process of its own."""
+    """Megabytes (10⁶ bytes) that an agent sends in an iteration, averaged over agents, if each has its own process."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A network, a method, and the ways to mix."""
+    """The plan for a network and a method, with a `MixingPlan` for each way to mix."""
 
     network: str
     method: str
     n: int
-    """Agents."""
+    """The number of agents."""
     edges: int
     degrees: tuple[int, float, int]
-    """The fewest neighbours that an agent has, the mean, and the most."""
+    """The smallest, mean and largest number of neighbours of an agent."""
     rho: float
     """ρ = max(|λ₂|, |λ_n|) of W (Assumption 1)."""
     gap: float
     """The spectral gap 1 − ρ."""
     K: int | None
-    """Iterations."""
+    """The number of iterations."""
     alpha: float | None
     """min{√(n/K), 1}, the theory's step size for K iterations (Theorem 1)."""
     gamma: float | None
-    """As given, or 1/L (Theorem 1)."""
+    """γ as given, or 1/L (Theorem 1)."""
     L: float | None
     """The Lipschitz constant of the gradients: given, or estimated."""
     L_estimated: bool
-    """An estimate is a lower bound (`estimate_lipschitz`), so what follows from it may allow too much."""
+    """Whether L is estimated: a lower bound (`estimate_lipschitz`), so that the limits on α may be too large."""
     d: int | None
     """The dimension of x."""
     mixings: tuple[MixingPlan, ...]
 
     def describe(self) -> dict[str, Any]:
-        """Plain values, ready for JSON."""
+        """The plan as plain values, ready for JSON."""
         plain: dict[str, Any] = describe(dataclasses.asdict(self))
         return plain
 
@@ -108,19 +108,19 @@ def plan(
     problem: Problem | None = None,
     mixing: Gossip | Chebyshev | None = None,
 ) -> Plan:
-    """What to expect of a network before anything runs on it.
+    """Predict how a method behaves on a network, before anything runs.
 
     Args:
         network: the graph and its weights, for example ``networks.ring(16)``.
-        method: the class of the method; step sizes and transient times are known of Prox-DASA and Prox-DASA-GT.
+        method: the class of the method; step sizes and transient times are known for Prox-DASA and Prox-DASA-GT.
         K: iterations, for α = √(n/K).
         gamma: γ; if L is known, 1/L by default.
-        L: the Lipschitz constant of the gradients. Without it only the conditions that do not need it are looked at.
+        L: the Lipschitz constant of the gradients. Without it, conditions that need it are ignored.
         d: the dimension, for the size of messages.
-        dtype: the floating-point type of what is sent.
+        dtype: the floating-point type of the messages.
         problem: gives d and the type, and an estimate of L unless that is given. The estimate is a lower bound and
             takes some full gradients: see `estimate_lipschitz`.
-        mixing: a protocol to look at besides those of the paper's rules.
+        mixing: a protocol to plan for besides those of the paper's rules.
     """
     for name, value in {"gamma": gamma, "L": L}.items():
         if value is not None:
@@ -129,7 +129,9 @@ def plan(
         if count is not None:
             check_count(count, name)
     if problem is not None and problem.agents != network.n:
-        raise ValueError(f"{network.label} has {network.n} agents, but the problem {problem.agents}; accepted: as many")
+        raise ValueError(
+            f"{network.label} has {network.n} agents, but the problem has {problem.agents}; they must match"
+        )
     estimated = problem is not None and L is None
     if problem is not None:
         d, dtype = problem.dim, problem.dtype
@@ -170,9 +172,9 @@ def rules(rho: float) -> dict[str, Gossip | Chebyshev]:
 
 
 def measure(network: Network, mixing: Gossip | Chebyshev) -> float | None:
-    """What the protocol itself leaves of a disagreement: of the worst in small networks, of a random one in large.
+    """How much the protocol leaves of a disagreement: of the worst in small networks, of a random one in large.
 
-    Mixing is a polynomial in W, so the worst is its largest value at the eigenvalues of W but λ₁ = 1.
+    Mixing is a polynomial in W, so the worst case is its largest value at the eigenvalues of W other than λ₁ = 1.
     """
     if network.n == 1:
         return 0.0
@@ -191,7 +193,7 @@ def measure(network: Network, mixing: Gossip | Chebyshev) -> float | None:
 
 
 def _protocol(mixing: Gossip | Chebyshev, network: Network) -> tuple[str, int]:
-    """Name and m."""
+    """The name of a protocol, and its m."""
     return "Chebyshev" if isinstance(mixing, Chebyshev) else "gossip", mixing.rounds_for(network.rho)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a run that is set up already, and whether it keeps to the conditions of the theory."""
+"""The plan for the set-up of a run, and whether the run meets the conditions of the theory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxdasa.runs.setup import Setup
 
 
 def settings(setup: Setup) -> dict[str, Any]:
-    """The arguments of `plan` that a run has decided; γ only if it is one for all trials."""
+    """The arguments of `plan` that a set-up determines; γ only if it is the same for all trials."""
     γ, mixing = getattr(setup.algorithm, "gamma", None), setup.mixing
     return {
         "method": type(setup.algorithm),
@@ -27,10 +27,10 @@ def settings(setup: Setup) -> dict[str, Any]:
 
 
 def departure(setup: Setup) -> str | None:
-    """The strictest condition on its step sizes that a run breaks, in a sentence, or nothing; L is not asked for.
+    """A sentence on the strictest condition on step sizes that a run breaks, or None; L is not needed.
 
     Only Prox-DASA and Prox-DASA-GT with the paper's protocols have conditions: those of `theory.conditions`, and
-    α_{k+1} ≤ α_k (Lemmas 7 and 8). Some iterations are looked at, more of the early ones.
+    α_{k+1} ≤ α_k (Lemmas 7 and 8). They are checked at some iterations only, most of them early.
     """
     method, mixing = type(setup.algorithm), setup.mixing
     if method not in TRACKING or not isinstance(mixing, Gossip | Chebyshev):

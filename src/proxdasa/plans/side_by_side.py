@@ -7,13 +7,13 @@ import numpy as np
 from proxdasa.networks import WEIGHTINGS, Network, fastest, from_graph
 
 MOST_AGENTS = 50
-"""The fastest weights of larger graphs take too long to be computed in passing."""
+"""The fastest weights of larger graphs take too long to compute for a comparison."""
 
 
 def weightings(network: Network) -> tuple[dict[str, Network], dict[str, str]]:
-    """The graph of a network with each of `networks.WEIGHTINGS`, and why some do not fit it.
+    """The graph of a network with each of `networks.WEIGHTINGS`, and why some of them cannot be used.
 
-    Where its own weights are none of these, they come first.
+    If its own weights are none of these, they come first.
     """
     made: dict[str, Network] = {}
     refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""How fast the gradients of a problem change: an estimate of L, the constant that the theory's step sizes need."""
+"""An estimate of L, the Lipschitz constant of the gradients, which the theory's step sizes need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEP = 1e-4
 
 
 ROWS = 8
-"""Vectors that an agent has at the same time."""
+"""Vectors per agent that are in memory at the same time."""
 
 
 def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> float:
@@ -21,8 +21,8 @@ def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> floa
         v ← ∇F_i(x + h v) − ∇F_i(x),  normalised;   L_i ≥ ‖∇F_i(x + h v) − ∇F_i(x)‖ / h for ‖v‖ = 1
 
     Power iteration on the Hessians at the problem's x⁰, by differences and for all agents at once. The quotient never
-    exceeds L_i, and settles at the largest curvature near x⁰; elsewhere it may be larger, or have no bound at all, as
-    that of phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
+    exceeds L_i, and converges to the largest curvature near x⁰. Elsewhere the curvature may be larger, or unbounded, as
+    in phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
     """
     size = 8 * ROWS * problem.agents * problem.dim
     memory_budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")

@@ -1,7 +1,7 @@
-"""What the paper proves, as formulas: how mixing contracts, and which step sizes the proofs allow.
+"""Formulas from the paper: how mixing contracts, and which step sizes the proofs allow.
 
-Lemmas are counted as in the paper's appendix. Its ≍ and ≲ leave constants open; conditions have those of the proofs,
-which are far from tight.
+Lemmas are numbered as in the paper's appendix. Its ≍ and ≲ leave constants open. The conditions here have the constants
+of the proofs, which are far from tight.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Condition(NamedTuple):
     text: str
     """The condition as the paper writes it."""
     place: str
-    """Where the paper has it."""
+    """Where in the paper it is."""
     limit: float
     """The largest α that meets it."""
 
 
 def bound(mixing: Gossip | Chebyshev, rho: float) -> float:
-    """How much of the disagreement the paper says that mixing leaves at most.
+    """The paper's upper bound on the share of a disagreement that mixing leaves.
 
     ‖A_m − Ā_m‖ ≤ ρ^m ‖A₀ − Ā₀‖ (gossip, Lemma 3),   ≤ 2 (1 − √(1 − ρ))^m ‖A₀ − Ā₀‖ (Chebyshev, Lemma 1)
     """
@@ -33,7 +33,7 @@ def bound(mixing: Gossip | Chebyshev, rho: float) -> float:
 
 
 def contraction(mixing: Gossip | Chebyshev, rho: float) -> float:
-    """How much of the worst disagreement mixing really leaves: its polynomial at λ = ±ρ, where it is largest.
+    """The share of the worst disagreement that mixing leaves: its polynomial at λ = ±ρ, where it is largest.
 
     ρ^m (gossip),   1/μ_m = 1/T_m(1/ρ) = 1/cosh(m arcosh(1/ρ)) (Chebyshev, Algorithm 3)
     """
@@ -45,7 +45,7 @@ def contraction(mixing: Gossip | Chebyshev, rho: float) -> float:
 
 
 def varrho(left: float) -> float:
-    """ϱ(m) = (1 + ρ^{2m}) ρ^{2m} / (1 − ρ^{2m})², with what mixing leaves of the disagreement in place of ρ^m.
+    """ϱ(m) = (1 + ρ^{2m}) ρ^{2m} / (1 − ρ^{2m})², with ``left``, the share that mixing leaves, in place of ρ^m.
 
     Theorem 1. It is at most 1 exactly if ρ^{2m} ≤ 1/3.
     """
@@ -61,7 +61,7 @@ def c_gamma(gamma: float) -> float:
 def conditions(tracking: bool, varrho: float, gamma: float | None = None, L: float | None = None) -> list[Condition]:
     """The conditions on α_k of Prox-DASA, or of Prox-DASA-GT (``tracking``), as far as γ and L are known.
 
-    Whatever γ is, γ C_γ > 2, so that without it α < 1/16 is still asked for.
+    γ C_γ > 2 for every γ, so that α < 1/16 is required even if γ is not known.
     """
     lemma = "Lemma 8" if tracking else "Lemma 7"
     found = [
@@ -83,7 +83,7 @@ def conditions(tracking: bool, varrho: float, gamma: float | None = None, L: flo
 
 
 def strictest(given: list[Condition]) -> Condition:
-    """The condition that allows least; the first of several."""
+    """The condition with the smallest limit; the first of several."""
     return min(given, key=lambda condition: condition.limit)
 
 

@@ -1,19 +1,48 @@
 """Tables, figures and a page from results folders alone; nothing here runs anything."""
 
-from proxdasa.reports.axis_quantities import words
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Curve, Run, Spread, finals
-from proxdasa.reports.figures import draw, draw_comparison, drawable, second_half, shown_curve
 from proxdasa.reports.loading import load_runs, salvage
-from proxdasa.reports.page import write_page
-from proxdasa.reports.panels import Panel, draw_panels
-from proxdasa.reports.ranking import named
+from proxdasa.reports.ranking import quantity_of
 from proxdasa.reports.table_files import Cell, Sheet
-from proxdasa.reports.tables import Line, Slope, Table, compare, summarise, write_csv
+from proxdasa.reports.tables import Line, Slope, Table, compare, end_sheet, shorten_comparison, summarise, write_csv
 from proxdasa.reports.texts import visible
 
+if TYPE_CHECKING:
+    from proxdasa.reports import plan_tables, tuning_results
+    from proxdasa.reports.figures import draw, draw_comparison, drawable, second_half, shown_curve
+    from proxdasa.reports.page import write_page
+    from proxdasa.reports.panels import Panel, draw_panels
+    from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, rounds_sheet
+
+# What draws is imported when it is first used: matplotlib takes half a second, and most commands draw nothing.
+_DRAWING = {
+    "figures": ("draw", "draw_comparison", "drawable", "second_half", "shown_curve"),
+    "page": ("write_page",),
+    "panels": ("Panel", "draw_panels"),
+    "studies": ("LEVEL_MEASURES", "GraphRun", "draw_levels", "draw_rounds", "rounds_sheet"),
+    "plan_tables": (),
+    "tuning_results": (),
+}
+"""Modules that draw, and what this package exports of them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _DRAWING.items():
+        if name == module or name in names:
+            found = import_module(f"{__name__}.{module}")
+            return found if name == module else getattr(found, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
+    "LEVEL_MEASURES",
     "Cell",
     "Curve",
+    "GraphRun",
     "Line",
     "Panel",
     "Run",
@@ -24,17 +53,24 @@ __all__ = [
     "compare",
     "draw",
     "draw_comparison",
+    "draw_levels",
     "draw_panels",
+    "draw_rounds",
     "drawable",
+    "end_sheet",
     "finals",
     "load_runs",
-    "named",
+    "plan_tables",
+    "quantity",
+    "quantity_of",
+    "rounds_sheet",
     "salvage",
     "second_half",
+    "shorten_comparison",
     "shown_curve",
     "summarise",
+    "tuning_results",
     "visible",
-    "words",
     "write_csv",
     "write_page",
 ]

@@ -1,4 +1,4 @@
-"""Curves out of records: what tables and figures are made of."""
+"""Runs as reports see them, and the curves and final values of their measures."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ class Run:
     title: str
     """The method."""
     label: str
-    """What tells the run from its companions of the same method."""
+    """What distinguishes the run from others of the same method."""
     agents: int
     config: Mapping[str, Any]
     rows: Sequence[records.Row]
     ending: str | None = None
-    """How the run ended if not as planned, in words."""
+    """A sentence on how the run ended, if not as planned."""
     folder: Path | None = None
     began: Sequence[int] = ()
-    """The numbers of the trials that it began with."""
+    """The numbers of the trials that the run began with."""
 
     def has(self, quantity: str) -> bool:
-        """Whether the records tell it anywhere."""
+        """Whether any record has a finite value of the quantity."""
         return any(math.isfinite(value(row, quantity)) for row in self.rows)
 
     def curve(self, measure: str, axis: str = "k") -> Curve:
@@ -80,12 +80,12 @@ class Run:
         return _through(self.label, x, [spread(values) for values in self._by_k(measure)])
 
     def final(self, measure: str) -> Spread:
-        """The measure at the end, over the trials that got there."""
+        """The measure at the end, over the trials that reached it."""
         return spread(self._by_k(measure)[-1])
 
     @property
     def trials(self) -> int:
-        """How many trials got to the end."""
+        """How many trials reached the end."""
         return len(self._by_k("k")[-1])
 
     def _by_k(self, quantity: str) -> list[list[float]]:
@@ -105,13 +105,13 @@ class Run:
 
 
 def distinctions(runs: Sequence[Run]) -> list[str]:
-    """What has to be said of runs beside their methods: their labels, or nothing where a method occurs once."""
+    """The labels of the runs, empty where the method alone distinguishes a run."""
     times = Counter(run.title for run in runs)
     return [run.label if times[run.title] > 1 else "" for run in runs]
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """Methods, with labels where that is necessary."""
+    """The names of the runs: their methods, with labels where a method occurs more than once."""
     return [", ".join(filter(None, (run.title, more))) for run, more in zip(runs, distinctions(runs), strict=True)]
 
 
@@ -121,7 +121,7 @@ def finals(
     measure: str,
     label: Callable[[Run], str] = attrgetter("title"),
 ) -> list[Curve]:
-    """A measure at the end of runs against a parameter x of theirs: one curve per label, by default per method."""
+    """A measure at the end of runs against a parameter x of the runs: one curve per label, by default per method."""
     curves = []
     for name in dict.fromkeys(map(label, runs)):
         mine = sorted((run for run in runs if label(run) == name), key=x)

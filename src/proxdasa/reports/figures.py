@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.axis_quantities import words
+from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Curve, Run, names
 from proxdasa.reports.panels import Panel, draw_panels
-from proxdasa.reports.ranking import named, stationarity_of
+from proxdasa.reports.ranking import quantity_of, stationarity_of
 
 MOST_CURVES, MOST_METHODS = 100, 20
-"""Runs and methods of one figure; of more, none could be told from the others."""
+"""The most runs and methods in one figure; with more, curves cannot be told apart."""
 
 
 def drawable(runs: Sequence[Run]) -> tuple[list[Run], str]:
-    """The first runs of a set, as many as a figure has room for, and what was left out, in words."""
+    """The first runs, as many as a figure has room for, and a sentence on those left out."""
     titles = list(dict.fromkeys(run.title for run in runs))[:MOST_METHODS]
     shown = [run for run in runs if run.title in titles][:MOST_CURVES]
     left = len(runs) - len(shown)
@@ -31,13 +31,13 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
     Stationarity is at the runs' own γ if that is the same for all, otherwise at γ = 1. Measures that no run recorded
     are left out.
     """
-    measures = _recorded(runs, ("loss", stationarity_of(runs), "consensus"))
+    measures = _select_recorded(runs, ("loss", stationarity_of(runs), "consensus"))
     grid = []
     for title in dict.fromkeys(run.title for run in runs):
         mine = [run for run in runs if run.title == title]
         curves = {measure: [shown_curve(run, measure) for run in mine] for measure in measures}
-        labels = {measure: named(measure, runs).label for measure in measures}
-        grid.append([Panel(title, words("k").label, labels[measure], curves[measure]) for measure in measures])
+        labels = {measure: quantity_of(measure, runs).label for measure in measures}
+        grid.append([Panel(title, quantity("k").label, labels[measure], curves[measure]) for measure in measures])
     return draw_panels(grid, path, ordered=True)
 
 
@@ -47,16 +47,16 @@ def draw_comparison(
     measures: Sequence[str] = ("accuracy", "loss", "table_stationarity"),
     axes: Sequence[str] = ("seconds", "epochs", "passes", "rounds"),
 ) -> Path:
-    """Draw methods beside each other: one row per measure, one column per thing that they cost, one curve per run.
+    """Draw methods side by side: one row per measure, one column per cost, one curve per run.
 
     Measures and axes that no run recorded are left out.
     """
-    measures, axes = _recorded(runs, measures), _recorded(runs, axes)
-    named = [replace(run, label=name) for run, name in zip(runs, names(runs), strict=True)]
-    return draw_panels([[_cost_panel(named, measure, axis) for axis in axes] for measure in measures], path)
+    measures, axes = _select_recorded(runs, measures), _select_recorded(runs, axes)
+    labelled = [replace(run, label=name) for run, name in zip(runs, names(runs), strict=True)]
+    return draw_panels([[_cost_panel(labelled, measure, axis) for axis in axes] for measure in measures], path)
 
 
-def _recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
+def _select_recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
     found = [quantity for quantity in quantities if any(run.has(quantity) for run in runs)]
     if not found:
         raise ValueError(f"nothing to draw: the records hold none of {', '.join(quantities)}")
@@ -64,41 +64,41 @@ def _recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
 
 
 def shown_curve(run: Run, measure: str, axis: str = "k") -> Curve:
-    """A run's curve; the disagreement of agents that began together is shown from the first observation after.
+    """A run's curve, without the start of the consensus error if all agents start at one point.
 
-    It is rounding at k = 0 and a thousand times that or more at once. The start is then no value of the method, and a
-    line from it shows nothing but the precision of floating point. The next observation is what to compare with, for a
-    run that converges may come down to rounding again.
+    The error is then pure rounding at k = 0, and a thousand times larger or more at the next observation. A line from
+    the start would only show the precision of floating point. The start is compared with the next observation rather
+    than with the last, because a run that converges may come down to rounding again.
     """
     curve = run.curve(measure, axis)
     if measure == "consensus" and len(curve.mean) > 1 and curve.mean[0] < 1e-3 * curve.mean[1]:
-        return _later(curve)
+        return _without_start(curve)
     return curve
 
 
-def _later(curve: Curve) -> Curve:
+def _without_start(curve: Curve) -> Curve:
     return Curve(curve.label, curve.x[1:], curve.mean[1:], curve.half[1:], curve.lowest[1:])
 
 
 def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
-    curves, log_y = [shown_curve(run, measure, axis) for run in runs], words(measure).log
+    curves, log_y = [shown_curve(run, measure, axis) for run in runs], quantity(measure).log
     y_range = (None, ceiling(curves)) if log_y else second_half(curves)
     log_x = far_apart(runs, axis)
     if log_x:
-        curves = [_later(curve) for curve in curves]  # the start costs nothing, or a sample or two
-    return Panel("", words(axis).label, words(measure).label, curves, log_x, log_y, y_range)
+        curves = [_without_start(curve) for curve in curves]  # at the start the costs are 0, or nearly
+    return Panel("", quantity(axis).label, quantity(measure).label, curves, log_x, log_y, y_range)
 
 
 def far_apart(runs: Sequence[Run], axis: str) -> bool:
-    """Whether an axis needs a log scale: one run that goes far would leave no room for the others."""
+    """Whether an axis needs a log scale, because one run extends so far that it would squash the others."""
     ends = [run.final(axis).mean for run in runs if run.has(axis)]
     return max(ends) > 5 * float(np.median(ends))
 
 
 def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
-    """What to show of curves that come from far below: all of the second half of each, but not of its band.
+    """The range to show of curves that start far below: all of the second half of their means.
 
-    A few trials that stay on a plateau make a band so wide that it would squash the rest.
+    Bands are left out: a few trials on a plateau make a band so wide that it would squash the rest.
     """
     means = [mean for curve in curves if len(mean := curve.mean[np.isfinite(curve.mean)])]
     if not means:
@@ -109,7 +109,7 @@ def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def ceiling(curves: Sequence[Curve]) -> float | None:
-    """Where a log scale should end: below the start, if agents begin so far apart that it is ten times all the rest."""
+    """Where a log scale should end, if the start is more than ten times all the rest; otherwise None."""
     first = max(np.nanmax(curve.mean[:1], initial=0.0) for curve in curves)
     rest = max(np.nanmax(curve.mean[1:], initial=0.0) for curve in curves)
     return float(2 * rest) if first > 10 * rest > 0 else None

@@ -1,8 +1,8 @@
-"""Results folders as a report reads them: anyone may have written them, so nothing is believed unseen.
+"""Reading results folders that anyone may have written: nothing in them is trusted before it is checked.
 
 A report opens regular files within the folder and nothing else, reads no more of them than fits into memory, and takes
-numbers and texts only where they belong. What is wrong is a sentence about the folder; control characters in texts are
-shown as escapes from here on.
+numbers and texts only where they belong. What is wrong is reported in one sentence about the folder. Control characters
+in texts are replaced by escapes here, so that no later code has to.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Contents = tuple[dict[str, Any], list[records.Row]]
 """The configuration and the records of a results folder."""
 
 MOST_BYTES = {records.CONFIG: 4_000_000, records.RECORDS: 64_000_000}
-"""What a report reads of a file; 64 MB are more than 100,000 observations."""
+"""The largest files that a report reads; 64 MB are more than 100,000 observations."""
 DEEPEST = 20
-"""Tables within tables of a configuration."""
+"""The deepest nesting of tables in a configuration."""
 MOST_TRIALS, MOST_QUANTITIES, MOST = 10_000, 200, 10**12
-"""Trials of a folder, quantities of a record, and the largest of all other whole numbers."""
+"""Limits on the trials of a folder, the quantities of a record, and all other whole numbers."""
 LARGEST = 1e150
-"""Numbers beyond this are as good as infinite, and below its inverse as good as 0: squares of the rest have a size."""
+"""Numbers beyond this count as infinite, and those below its inverse as 0, so that squares do not overflow."""
 
 Test = tuple[Callable[[Any], bool], str]
-"""Whether a value is what it should be, and what that is."""
+"""A check of a value, and a description of what it accepts."""
 
 
 def file_within(folder: Path, name: str, most: float = math.inf) -> Path:
-    """A file of a folder: a regular one, not elsewhere by way of a link, of so many bytes at most."""
+    """The path of a file, after checking that it is regular, lies within the folder, and has at most ``most`` bytes."""
     path = folder / name
     if not os.path.lexists(path):
         raise FileNotFoundError(f"{folder} is not a results folder: it has no {name}")
@@ -50,7 +50,7 @@ def file_within(folder: Path, name: str, most: float = math.inf) -> Path:
 
 
 def read(folder: Path) -> Contents:
-    """The configuration and the records of a folder, found to be of the form that a report needs."""
+    """The configuration and the records of a folder, checked to have the form that a report needs."""
     for name, most in MOST_BYTES.items():
         file_within(folder, name, most)
     config = _config(folder / records.CONFIG, records.read_config(folder))
@@ -70,7 +70,7 @@ def _finite(value: Any) -> bool:
 
 
 def _is_divergence(value: Any) -> bool:
-    """Whether it is a table of (agent, iteration) by trial."""
+    """Whether a value is a table of (agent, iteration) by trial."""
     return isinstance(value, Mapping) and all(
         re.fullmatch("[0-9]{1,9}", trial)
         and isinstance(where, Mapping)
@@ -96,7 +96,7 @@ NEEDED: dict[str, dict[str, Test]] = {
         "algorithm": (lambda value: isinstance(value, Mapping), "a table"),
     },
 }
-"""What the tables of a configuration have; the one without a name is the whole."""
+"""What the tables of a configuration must have; "" stands for the whole configuration."""
 OPTIONAL: dict[str, dict[str, Test]] = {
     "facts": {
         "rho": (_finite, "a number"),
@@ -106,7 +106,7 @@ OPTIONAL: dict[str, dict[str, Test]] = {
     "ending": {},
     "": {"observe_every": _whole(1)},
 }
-"""What they may have besides, or have as null."""
+"""What they may have besides; null counts as missing."""
 
 
 def _config(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,19 +115,19 @@ def _config(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
         table = config[name] if name else config
         where, stem = (f" in {name}", f"{name}.") if name else ("", "")
         if missing := set(needed) - set(table if isinstance(table, Mapping) else ()):
-            words = " and no ".join(sorted(missing))
-            raise ValueError(f"{path}: not the configuration of saved results: it has no {words}{where}")
+            lacks = " and no ".join(sorted(missing))
+            raise ValueError(f"{path}: not the configuration of saved results: it has no {lacks}{where}")
         given = {key: test for key, test in OPTIONAL[name].items() if table.get(key) is not None}
-        for key, (fits, words) in (needed | given).items():
+        for key, (fits, expected) in (needed | given).items():
             if not fits(table[key]):
-                raise ValueError(f"{path}: {stem}{key} must be {words}; got {reprlib.repr(table[key])}")
+                raise ValueError(f"{path}: {stem}{key} must be {expected}; got {reprlib.repr(table[key])}")
     return config
 
 
 def _plain(path: Path, value: Any, depth: int = 0) -> Any:
-    """Tables, lists and texts with everything in their texts visible."""
+    """The value with control characters escaped in all its texts."""
     if depth > DEEPEST:
-        raise ValueError(f"{path}: tables lie within each other more than {DEEPEST} deep")
+        raise ValueError(f"{path}: tables are nested more than {DEEPEST} deep")
     if isinstance(value, Mapping):
         return {visible(key): _plain(path, inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
@@ -136,8 +136,8 @@ def _plain(path: Path, value: Any, depth: int = 0) -> Any:
 
 
 def _check_rows(path: Path, rows: list[records.Row], trials: int) -> None:
-    """Refuse records that are not of a run, and put what is as good as infinite or 0 in its place."""
-    (is_trial, trial_words), (is_k, k_words) = _whole(0, trials - 1), _whole(0)
+    """Refuse records that are not of a run, and replace numbers that count as infinite by NaN, or as 0 by 0."""
+    (is_trial, trial_range), (is_k, k_range) = _whole(0, trials - 1), _whole(0)
     last, seen = 0, set[int]()
     for number, row in enumerate(rows):
         line = f"{path}, line {number + 1}"
@@ -145,11 +145,11 @@ def _check_rows(path: Path, rows: list[records.Row], trials: int) -> None:
             raise ValueError(f"{line}: a record needs trial and k")
         trial, k = row["trial"], row["k"]
         if not is_trial(trial) or not is_k(k):
-            words = f"k must be {k_words}" if is_trial(trial) else f"trial must be {trial_words}"
-            raise ValueError(f"{line}: {words}; got trial {reprlib.repr(trial)} at k = {reprlib.repr(k)}")
+            expected = f"k must be {k_range}" if is_trial(trial) else f"trial must be {trial_range}"
+            raise ValueError(f"{line}: {expected}; got trial {reprlib.repr(trial)} at k = {reprlib.repr(k)}")
         seen = seen if k == last else set()
         if k < last or trial in seen:
-            raise ValueError(f"{line}: trial {trial} at k = {k} does not follow on what stands above it")
+            raise ValueError(f"{line}: trial {trial} at k = {k} does not follow the lines above it")
         last = k
         seen.add(trial)
         rows[number] = {visible(name): _number(line, name, value) for name, value in row.items()}

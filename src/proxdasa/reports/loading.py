@@ -1,4 +1,4 @@
-"""Runs out of results folders, each with a label that tells it from the others."""
+"""Loading runs from results folders, each with a label that distinguishes it from the others."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from typing import Any
 
 from proxdasa.reports.curves import Run
 from proxdasa.reports.foreign_folders import Contents, read
-from proxdasa.reports.texts import shortened, visible
+from proxdasa.reports.texts import shorten, visible
 from proxdasa.runs import records
 
 LONGEST_LABEL = 50
-"""Characters that a legend has room for."""
+"""The most characters that a legend has room for."""
 LONGEST_NAME = 120
-"""Characters of a method, or of a label that no other is to be had for."""
+"""The most characters of a method's name, or of a label that cannot be shorter."""
 MOST_RUNS = 1_000
-"""Runs of a report; a sweep is one for each of its settings."""
+"""The most runs of a report; every setting of a sweep counts as one."""
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs in some results folders, by method and size.
+    """The runs in some results folders, sorted by method and number of agents.
 
-    Those of one method are labelled by what differs between them, or by their folders if that is much or nothing. A
-    sweep, whose trials differ in parameters, is one run for each combination of them.
+    Runs of one method are labelled by the settings that differ between them, or by their folders if none or too many
+    do. A sweep, whose trials differ in parameters, gives one run for each combination of parameters.
     """
     return _runs({path: read(path) for path in folders})
 
 
 def salvage(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """The runs of those results folders that can be read, and what is wrong with the others or with a part of them."""
+    """The runs of those results folders that can be read, and a sentence on every fault that was found."""
     contents: dict[Path, Contents] = {}
     faults: list[str] = []
     for path in folders:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
                 contents[path] = read(path)
             except (ValueError, OSError) as error:
                 faults.append(visible(str(error)))
-        faults += [visible(str(warning.message)) for warning in told]
+        faults += [visible(str(warning.message)) for warning in caught]
     if not contents:
         raise ValueError("; ".join(faults) or "there are no results to report on")
     runs = _runs(contents)
@@ -61,7 +61,7 @@ def _runs(contents: Mapping[Path, Contents]) -> list[Run]:
     runs = []
     by_trial = {path: _by_trial(rows) for path, (_, rows) in contents.items()}
     for method, parts in methods.items():
-        title = shortened(method, LONGEST_NAME)
+        title = shorten(method, LONGEST_NAME)
         labels = _labels([part.config for _, part in parts])
         if not all(labels) or len(set(labels)) < len(labels) or max(map(len, labels)) > LONGEST_LABEL:
             places = [visible(str(path.resolve().relative_to(above))) for path, _ in parts]
@@ -70,7 +70,7 @@ def _runs(contents: Mapping[Path, Contents]) -> list[Run]:
             mine = [row for trial in part.trials for row in by_trial[path].get(trial, ())]
             if mine:
                 mine.sort(key=itemgetter("k"))
-                agents, ending, short = part.config["facts"]["agents"], _ending(part), shortened(label, LONGEST_NAME)
+                agents, ending, short = part.config["facts"]["agents"], _ending(part), shorten(label, LONGEST_NAME)
                 runs.append(Run(title, short, agents, part.config, mine, ending, path, part.trials))
     return sorted(runs, key=lambda run: (run.title, run.agents))
 
@@ -87,14 +87,14 @@ class _Part:
     """Trials of one results folder that share their parameters: all of them, unless it is a sweep."""
 
     config: Mapping[str, Any]
-    """The configuration with this part's parameters in place of one for each trial."""
+    """The configuration with this part's parameters in place of lists over trials."""
     trials: Sequence[int]
     values: Sequence[str] = ()
-    """What tells the part from the others of its folder, in words."""
+    """The settings that distinguish the part from others of its folder."""
 
 
 def _parts(config: Mapping[str, Any]) -> list[_Part]:
-    """A results folder by combination of the method's parameters, in the order of trials."""
+    """The parts of a results folder, one for each combination of parameters, in the order of trials."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for trial in range(config["trials"]):
         algorithm = _of_trial(config["algorithm"], trial, config["trials"])
@@ -107,7 +107,7 @@ def _parts(config: Mapping[str, Any]) -> list[_Part]:
 
 
 def _of_trial(value: Any, trial: int, trials: int) -> Any:
-    """Parameters, and those of schedules among them, with this trial's value where there is one for each."""
+    """The parameters, also of schedules, with this trial's value in place of lists over trials."""
     if isinstance(value, Mapping):
         return {key: _of_trial(inner, trial, trials) for key, inner in value.items()}
     return value[trial] if isinstance(value, list) and len(value) == trials else value
@@ -124,7 +124,7 @@ def _ending(part: _Part) -> str | None:
 
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each run its settings that others do not share; the method is named elsewhere."""
+    """For each run the settings that differ between the runs, without the method."""
     flat = [flatten({k: v for k, v in config.items() if k not in ("facts", "ending")}) for config in configs]
     for settings, config in zip(flat, configs, strict=True):
         settings.pop("algorithm.name", None)

@@ -1,4 +1,4 @@
-"""The network as a page shows it: where agents stand, who talks to whom, and how far each is from the mean."""
+"""The network of a run for the page: positions of agents, edges, and each agent's distance from the mean."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from proxdasa.reports.foreign_folders import file_within
 from proxdasa.runs import records
 
 MOST_AGENTS, MOST_EDGES = 500, 5_000
-"""More are a blot."""
+"""Networks with more agents or edges than this are not drawn: nothing could be made out."""
 CAREFULLY = 150
-"""Agents up to which the time for a layout by distances in the graph is hardly noticed."""
+"""The most agents for which a layout by distances in the graph is fast enough."""
 
 Pairs = NDArray[np.int64]
 """Edges as rows (i, j)."""
 MOST_STATE = 200_000_000
-"""Bytes of x that are read of a final state."""
+"""The most bytes of x to read from a final state."""
 HEADER = 1_000_000
-"""Bytes that tell what is in the file of a final state."""
+"""The most bytes of the header of a final state's file."""
 
 
 def drawing(run: Run) -> dict[str, Any]:
-    """What a page needs to draw a run's network, or why it cannot, as plain values.
+    """What the page needs to draw a run's network, or why it cannot, as plain values.
 
-    The edges are those that the configuration notes: to make the network again from its recipe may take a file that
-    lies elsewhere, or any amount of time.
+    The edges are those in the configuration. The network is not rebuilt from its recipe, which may need a file that is
+    elsewhere, or any amount of time.
     """
-    told = {key: run.config["facts"].get(key) for key in ("agents", "rho", "rounds")}
+    facts = {key: run.config["facts"].get(key) for key in ("agents", "rho", "rounds")}
     if run.agents > MOST_AGENTS:
-        return {**told, "missing": f"{run.agents:,} agents are too many to draw"}
+        return {**facts, "missing": f"{run.agents:,} agents are too many to draw"}
     try:
-        known = _noted(run)
+        known = _read_edges(run)
     except ValueError as error:
         circle = layout(run.agents, np.empty((0, 2), dtype=np.int64)).round(3).tolist()
-        return {**told, "places": circle, "edges": [], "missing": f"its edges are not known: {error}"}
+        return {**facts, "places": circle, "edges": [], "missing": f"its edges are not known: {error}"}
     degrees = np.bincount(known.ravel(), minlength=run.agents).tolist()
-    drawn = {**told, "count": len(known), "degrees": degrees}
+    drawn = {**facts, "count": len(known), "degrees": degrees}
     if len(known) > MOST_EDGES:
         return {**drawn, "missing": f"{len(known):,} edges are too many to draw"}
     return {**drawn, "places": layout(run.agents, known).round(3).tolist(), "edges": known.tolist()}
 
 
-def _noted(run: Run) -> Pairs:
-    """The edges that the configuration has among its facts."""
+def _read_edges(run: Run) -> Pairs:
+    """The edges among the facts of the configuration."""
     given, agents = run.config["facts"].get("edges"), range(run.agents)
     if given is None:
-        raise ValueError("config.json does not note them")
+        raise ValueError("config.json has none")
     if not isinstance(given, list) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(type(i) is int and i in agents for i in pair)
         for pair in given
     ):
-        raise ValueError("facts.edges are no pairs of agents")
+        raise ValueError("facts.edges must be pairs of agents")
     return np.array(given, dtype=np.int64).reshape(-1, 2)
 
 
 def layout(agents: int, edges: Pairs) -> Array:
-    """A place in the unit square for each agent: distances as in the graph (Kamada and Kawai, 1989), or a circle."""
+    """A position in the unit square for each agent: by distances in the graph (Kamada and Kawai, 1989), or a circle."""
     graph: nx.Graph[int] = nx.empty_graph(agents)
     graph.add_edges_from(edges.tolist())
     places = nx.kamada_kawai_layout(graph) if len(edges) and agents <= CAREFULLY else nx.circular_layout(graph)
@@ -74,9 +74,9 @@ def layout(agents: int, edges: Pairs) -> Array:
 
 
 def disagreement(run: Run) -> list[float]:
-    """‖x_i − x̄‖² of each agent in the final state, the mean over the run's trials that did not diverge.
+    """‖x_i − x̄‖² of each agent in the final state, averaged over the run's trials that did not diverge.
 
-    Its mean over agents is the consensus error. A ValueError or OSError says why it is not known.
+    Its mean over agents is the consensus error. Raises ValueError or OSError, with the reason, if it is not known.
     """
     if run.folder is None:
         raise ValueError("the final state was not saved")
@@ -92,7 +92,7 @@ def disagreement(run: Run) -> list[float]:
             x = state.get_slice("x")
             shape, trials = x.get_shape(), list(run.began)
             if len(shape) != 3 or shape[1] != run.agents or not all(trial < shape[0] for trial in trials):
-                raise ValueError(f"{path}: x is of shape {shape}, which is another run's")
+                raise ValueError(f"{path}: x has shape {shape}, so it belongs to another run")
             if math.prod(shape) * 8 > MOST_STATE:
                 raise ValueError(f"{path}: x has {math.prod(shape):,} numbers, too many for a report")
             for trial in trials:
@@ -109,7 +109,7 @@ def disagreement(run: Run) -> list[float]:
 
 
 def _state_file(folder: Path) -> Path:
-    """The file of the final state, found to begin with a short table of contents."""
+    """The file of the final state, after checking that its header is not too large."""
     path = file_within(folder, records.FINAL)
     with path.open("rb") as file:
         if int.from_bytes(file.read(8), "little") > HEADER:

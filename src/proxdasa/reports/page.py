@@ -1,6 +1,6 @@
-"""One page about some runs, to look at and to share: a file that a browser shows without a network.
+"""One HTML page about some runs, to look at and to share; a browser shows it without internet access.
 
-Everything on it is data: `contents` says what, and the script of ``page.html`` draws it.
+`contents` collects the data of the page, and the script in ``page.html`` draws them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
-from proxdasa.reports.axis_quantities import OWN_GAMMA, measures, value, words
+from proxdasa.reports.axis_quantities import OWN_GAMMA, measures, quantity, value
 from proxdasa.reports.curves import Array, Curve, Run, names
 from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
 from proxdasa.reports.loading import flatten
 from proxdasa.reports.network_drawings import disagreement, drawing
 from proxdasa.reports.panels import PALETTE, STYLES
-from proxdasa.reports.ranking import RANKED, alike, hindrance, named
-from proxdasa.reports.run_endings import differences, diverged, times
+from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
+from proxdasa.reports.run_endings import differences, divergences, times
 from proxdasa.reports.table_files import text, write_text
 from proxdasa.reports.tables import Table
 
@@ -35,68 +35,70 @@ Plain = dict[str, Any]
 
 AXES = ("k", "epochs", "passes", "rounds", "vectors", "seconds")
 MOST_POINTS = 500
-"""Points of a curve, more than which no screen shows."""
+"""The most points of a curve; no screen shows more."""
 MOST_NUMBERS = 150_000
-"""Numbers of all curves together; they take about nine characters each, and a page is to be small enough to send."""
+"""The most numbers of all curves together, so that a page is small enough to send: each takes about nine characters."""
 DASHES = dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))
 """matplotlib's line styles as SVG has them."""
-UNTOLD = ("facts.title", "facts.edges")
-"""Settings that the page shows elsewhere."""
+SHOWN_ELSEWHERE = ("facts.title", "facts.edges")
+"""Settings that are left out of the list, because the page shows them elsewhere."""
 DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
-"""Places in the template: of the data, and of the fingerprints by which the style and the script are allowed."""
+"""Placeholders in the template for the data and for the hashes of the style and the script."""
 
 
 def write_page(path: Path, title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str] = ()) -> Path:
-    """Write the page of some runs; ``faults`` are what could not be read."""
+    """Write the page of some runs; ``faults`` say what could not be read."""
     data = json.dumps(contents(title, runs, summary, faults), allow_nan=False, separators=(",", ":"))
     page = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
     for place, tag in {STYLE: "style", SCRIPT: "script"}.items():
         page = page.replace(place, _fingerprint(page, tag))
-    # A label with "</script>" in it would end the data, and what follows would be the page's.
+    # Otherwise a label with "</script>" in it would end the data, and the browser would run what follows.
     return write_text(path, page.replace(DATA, data.replace("<", "\\u003c")))
 
 
 def _fingerprint(page: str, tag: str) -> str:
-    """The name of an element's text in a content security policy: a page may run and wear this and nothing else."""
+    """The hash of an element's text for the content security policy, which allows nothing else to run or to style."""
     text = page.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str]) -> Plain:
-    """All that the page shows, as plain values."""
+    """Everything that the page shows, as plain values."""
     recorded = [measure for measure in measures(row for run in runs for row in run.rows) if _any(runs, measure)]
     axes = [axis for axis in AXES if _any(runs, axis)]
     if "passes" in axes and not _any_differ(runs):
         axes.remove("passes")
     points = min(MOST_POINTS, max(2, MOST_NUMBERS // (len(runs) * (3 * len(recorded) + len(axes)))))
-    thin = [_thinned(run, points) for run in runs]
+    thin = [_thin(run, points) for run in runs]
     networks = {_network(run): run for run in reversed(runs)}
     settings = [_settings(run) for run in runs]
     shared = {key: value for key, value in settings[0].items() if all(own.get(key) == value for own in settings)}
-    told, sheet = names(runs), summary.sheet()
+    labels, sheet = names(runs), summary.sheet()
     return {
         "title": title,
         "tiles": _tiles(runs),
-        "ends": _ends(runs, told),
+        "ends": _ends(runs, labels),
         "table": {"title": summary.title, "columns": list(sheet.columns.values()), "rows": sheet.texts()},
         "notes": list(sheet.notes),
-        "axes": [{"key": axis, "label": words(axis).label, "log": far_apart(runs, axis)} for axis in axes],
+        "axes": [{"key": axis, "label": quantity(axis).label, "log": far_apart(runs, axis)} for axis in axes],
         "measures": [
-            {"key": key, **named(key, runs)._asdict(), "alike": key not in OWN_GAMMA or alike(runs)} for key in recorded
+            {"key": key, **quantity_of(key, runs)._asdict(), "alike": key not in OWN_GAMMA or alike(runs)}
+            for key in recorded
         ],
         "thinned": any(len(few.rows) < len(run.rows) for few, run in zip(thin, runs, strict=True)),
         "shared": shared,
         "runs": [
             {
-                "name": told[i],
-                "colour": PALETTE[i % len(PALETTE)].replace("#000000", "currentColor"),  # black on white only
+                "name": labels[i],
+                # Black becomes the colour of text, since it cannot be seen on a dark page.
+                "colour": PALETTE[i % len(PALETTE)].replace("#000000", "currentColor"),
                 "dash": DASHES[STYLES[i // len(PALETTE) % len(STYLES)]],
                 "trials": run.trials,
                 "x": {axis: _plain(thin[i].curve(axis).mean, 7) for axis in axes if thin[i].has(axis)},
                 "curves": {key: _curve(thin[i], key) for key in recorded if thin[i].has(key)},
                 "settings": {key: value for key, value in settings[i].items() if key not in shared},
                 "differences": differences(run),
-                "diverged": bool(diverged(run)),
+                "diverged": bool(divergences(run)),
                 "times": times(run),
                 "network": list(networks).index(_network(run)),
                 **_errors(run),
@@ -110,7 +112,7 @@ def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[s
 
 
 def _network(run: Run) -> str:
-    """What a drawing tells of a run's network, by which runs have the same."""
+    """A key that is the same for runs whose networks are drawn alike."""
     return repr([run.agents, *(run.config["facts"].get(key) for key in ("rho", "rounds", "edges"))])
 
 
@@ -119,19 +121,19 @@ def _any(runs: Sequence[Run], quantity: str) -> bool:
 
 
 def _any_differ(runs: Sequence[Run]) -> bool:
-    """Whether full gradients make passes over the data other than epochs of samples."""
+    """Whether passes over the data differ from epochs of samples, because there are full gradients."""
     return any(row.get("full_gradients") for run in runs for row in run.rows)
 
 
-def _thinned(run: Run, points: int) -> Run:
-    """The run with so many observations at most, the first and the last among them."""
+def _thin(run: Run, points: int) -> Run:
+    """The run with at most so many observations, including the first and the last."""
     ks = list(dict.fromkeys(row["k"] for row in run.rows))
     chosen = {ks[i] for i in np.linspace(0, len(ks) - 1, min(points, len(ks))).round().astype(int)}
     return replace(run, rows=[row for row in run.rows if row["k"] in chosen])
 
 
 def _curve(run: Run, measure: str) -> Plain:
-    """Means, half widths and smallest trials, and from where to where to look at them on either scale."""
+    """Means, half widths and smallest trials, and the range to show on either scale."""
     curve = shown_curve(run, measure)
     hidden = [None] * (len(run.curve("k").x) - len(curve.x))
     plain: Plain = {"mean": hidden + _plain(curve.mean), "linear": list(second_half([curve])), "log": _log_range(curve)}
@@ -148,7 +150,7 @@ def _log_range(curve: Curve) -> tuple[float, float] | None:
 
 
 def _plain(numbers: Array, digits: int = 5) -> list[float | None]:
-    """Numbers as short as may be; JSON has no NaN."""
+    """Numbers rounded to save space, with None for NaN, which JSON lacks."""
     short = [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers.tolist()]
     return [int(number) if number is not None and number.is_integer() else number for number in short]
 
@@ -162,17 +164,17 @@ def _errors(run: Run) -> Plain:
 
 def _settings(run: Run) -> dict[str, str]:
     config = {key: value for key, value in run.config.items() if key != "ending"}
-    return {key: _words(value) for key, value in flatten(config).items() if key not in UNTOLD}
+    return {key: _as_text(value) for key, value in flatten(config).items() if key not in SHOWN_ELSEWHERE}
 
 
-def _words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(map(_words, value))
+        return ", ".join(map(_as_text, value))
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """The size of it all, as (what, how many)."""
+    """How much there is of everything, as (what, how many)."""
     seconds: Mapping[Any, float] = {run.folder or i: value(run.rows[-1], "seconds") for i, run in enumerate(runs)}
     return [
         ("runs", str(len(runs))),
@@ -197,17 +199,17 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _ends(runs: Sequence[Run], told: Sequence[str]) -> list[Plain]:
-    """The best run at the end by each measure that means the same for all, or why none is; of one run, its end."""
+def _ends(runs: Sequence[Run], labels: Sequence[str]) -> list[Plain]:
+    """The best run by each final measure, or why the runs cannot be ranked by it; of a single run, its final values."""
     ends = []
     for measure, sign in RANKED.items() if len(runs) > 1 else {**RANKED, "stationarity": 1}.items():
         means = [(sign * run.final(measure).mean, i) for i, run in enumerate(runs)]
         known = [(mean, i) for mean, i in means if math.isfinite(mean)]
         rank = ("lowest " if sign > 0 else "highest ") if len(runs) > 1 else ""
-        what = f"{rank}final {named(measure, runs).name}"
+        what = f"{rank}final {quantity_of(measure, runs).name}"
         if known and (why := hindrance(measure, runs)):
             ends.append({"what": what, "value": "not ranked", "run": why})
         elif known:
             i = min(known)[1]
-            ends.append({"what": what, "value": text(runs[i].final(measure)).partition(" [")[0], "run": told[i]})
+            ends.append({"what": what, "value": text(runs[i].final(measure)).partition(" [")[0], "run": labels[i]})
     return ends

@@ -1,4 +1,4 @@
-"""Curves in panels, panels in a grid: what every picture is made of."""
+"""Drawing curves in a grid of panels."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from proxdasa import disk
 from proxdasa.reports.curves import Array, Curve
 
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which the colour-blind tell apart too; without their yellow, which is faint on white."""
+"""The colours of Okabe and Ito, made for the colour-blind, without their yellow, which is faint on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 STYLES = ("-", "--", ":", "-.")
 Look = dict[str, Any]
 """Colour, marker and line style, as matplotlib takes them."""
 WIDTH = 11.0
-"""Inches that a figure may take: hardly more than a page shows, so that its letters stay legible there."""
+"""The most inches that a figure may take, so that its text stays legible when a page shrinks it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Curves over a pair of axes; panels of a figure share the range of an axis if they give it the same label."""
+    """Curves on a pair of axes. Panels of a figure share the range of an axis if its label is the same."""
 
     title: str
     x_label: str
@@ -40,16 +40,17 @@ class Panel:
     curves: Sequence[Curve]
     log_x: bool = False
     log_y: bool = True
-    """A scale is linear all the same where panels that share it have negative values, or none but 0."""
+    """The scale is linear anyway if panels that share it have negative values, or only zeros."""
     y_range: tuple[float | None, float | None] = (None, None)
-    """From where to where the curves are shown, if not all of them."""
+    """The part of the y axis to show, if not all of it."""
 
 
 def draw_panels(grid: Sequence[Sequence[Panel]], path: Path, ordered: bool = False) -> Path:
     """Draw rows of panels, each curve with a band for the 95% interval of its mean, and write the file.
 
-    A label looks the same everywhere: it takes its place in a range of colours if labels are ``ordered``, as sizes are,
-    and a colour and marker unlike the others' if not. One legend serves all, or each row if their labels differ.
+    A label looks the same everywhere. If labels are ``ordered``, as sizes are, their colours come from a colour map;
+    otherwise each label has a colour and a marker of its own. One legend serves all rows, unless
+    their labels differ.
     """
     rows = [list(dict.fromkeys(curve.label for panel in row for curve in panel.curves)) for row in grid]
     looks = _looks(list(dict.fromkeys(label for row in rows for label in row)), ordered)
@@ -63,15 +64,15 @@ def draw_panels(grid: Sequence[Sequence[Panel]], path: Path, ordered: bool = Fal
     lines = {label: Line2D([], [], label=label, **look) for label, look in looks.items()}
     if one_legend:
         handles = list(lines.values())
-        _as_written(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
+        _show_verbatim(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
     else:
         for ax, labels in zip(axes[:, 0], rows, strict=True):
-            _as_written(ax.legend(handles=[lines[label] for label in labels], fontsize=9))
+            _show_verbatim(ax.legend(handles=[lines[label] for label in labels], fontsize=9))
     return save(figure, path)
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure in place of what has its name, be it a link to somewhere else."""
+    """Write a figure. A file of that name is replaced, and a link is not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     with warnings.catch_warnings():
@@ -81,8 +82,8 @@ def save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _as_written(legend: Legend) -> None:
-    """A label is no formula, even if it has two dollar signs."""
+def _show_verbatim(legend: Legend) -> None:
+    """Show labels as they are: two dollar signs in them do not make a formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
@@ -123,7 +124,7 @@ def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) ->
             ax.tick_params(which="both", labelleft=False)
         else:
             ax.set_ylabel(panel.y_label, parse_math=False)
-    for place, panel in panels.items():  # at last, for an axis with limits takes no notice of further curves
+    for place, panel in panels.items():  # last, because an axis with limits ignores further curves
         if panel.y_range != (None, None):
             axes[place].set_ylim(panel.y_range)
 
@@ -135,25 +136,25 @@ def _plot(ax: Axes, curves: Sequence[Curve], looks: dict[str, Look], log_x: bool
             axis.set_major_formatter(_Plain())
             axis.set_minor_formatter(_Plain())
     if log_x:
-        ax.xaxis.set_minor_locator(LogLocator(subs=(3,)))  # numbers beside each other have less room than above
+        ax.xaxis.set_minor_locator(LogLocator(subs=(3,)))  # numbers take more room along x than along y
     for curve in curves:
         shown = np.isfinite(curve.x) & np.isfinite(curve.mean)
         shown &= (curve.x > 0) | (not log_x)
         shown &= (curve.mean > 0) | (not log_y)
         x, mean, half, lowest = (part[shown] for part in (curve.x, curve.mean, curve.half, curve.lowest))
         look, every = looks[curve.label], max(1, len(x) // 8)
-        # Markers of different labels stand at different places, so that two curves that coincide are seen to.
+        # Labels have their markers at different points, so that both of two coinciding curves can be seen.
         places = (list(looks).index(curve.label) * every // len(looks), every)
         few: Look = {"marker": "o"} if len(x) < 10 else {}
         ax.plot(x, mean, label=curve.label, linewidth=1.6, markersize=4, markevery=places, **(few | look))
-        # The interval is symmetric and trials are not: below the smallest of them it has no meaning.
+        # The interval is symmetric, the trials need not be: below the smallest trial it has no meaning.
         low = np.maximum(mean - half, lowest)
         ax.fill_between(x, low, mean + half, color=look["color"], alpha=0.2, linewidth=0)
     ax.grid(True, which="major", alpha=0.25)
 
 
 def _positive(parts: Iterable[Array]) -> bool:
-    """Whether numbers fit a log scale: some are positive, and none is negative."""
+    """Whether a log scale suits the numbers: some are positive, and none is negative."""
     values = np.concatenate(list(parts))
     return bool((values > 0).any() and not (values < 0).any())
 

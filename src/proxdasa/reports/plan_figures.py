@@ -21,19 +21,19 @@ from proxdasa.reports.panels import PALETTE, WIDTH, save
 BESIDE = 4
 """Graphs in a row."""
 COLUMNS = {"grid": "columns", "torus": "columns", "ladder": "rungs", "path": "agents"}
-"""What tells how many agents stand in a row, of graphs where they do."""
+"""The parameter that says how many agents are in a row, for graphs that are drawn in rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
-    """A graph and what stands above and below it."""
+    """A graph with a title above and a note below it."""
 
     title: str
     note: str
     agents: int
     edges: Pairs
     recipe: Mapping[str, Any]
-    """How the network was made, which of some tells where agents stand."""
+    """How the network was made, which decides the layout of some graphs."""
 
 
 def draw_graphs(drawings: Sequence[Drawing], path: Path) -> Path:
@@ -59,7 +59,7 @@ def _draw(ax: Axes, drawing: Drawing) -> None:
     places = _places(drawing)
     lines = places[drawing.edges]
     if drawing.recipe.get("name") == "torus":
-        lines = _opened(lines)
+        lines = _cut_open(lines)
     lengths = np.linalg.norm(lines[:, 1] - lines[:, 0], axis=1)
     shortest = float(lengths.min(initial=np.inf) / max(np.ptp(places, axis=0).max(), 1e-9))
     width = min(8.5, 80 * shortest, 90 / math.sqrt(drawing.agents))  # in points, at most half an edge
@@ -71,7 +71,7 @@ def _draw(ax: Axes, drawing: Drawing) -> None:
 
 
 def _places(drawing: Drawing) -> Array:
-    """Where agents stand: in rows and columns, around the centre of a star, or by their distances in the graph."""
+    """The positions of the agents: in rows and columns, around the centre of a star, or by distances in the graph."""
     if (in_a_row := COLUMNS.get(str(drawing.recipe.get("name")))) is not None:
         columns = int(drawing.recipe[in_a_row])
         return np.array([(agent % columns, -(agent // columns)) for agent in range(drawing.agents)], dtype=float)
@@ -81,8 +81,8 @@ def _places(drawing: Drawing) -> Array:
     return layout(drawing.agents, drawing.edges)
 
 
-def _opened(lines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Edges around a torus as two ends that leave the square; straight, they would hide behind the others."""
+def _cut_open(lines: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Edges around a torus as two ends that leave the square; as straight lines they would hide behind others."""
     start, end = lines[:, 0], lines[:, 1]
     around = np.abs(end - start).sum(axis=1) > 1.5
     out = 0.45 * np.sign(end - start)[around]

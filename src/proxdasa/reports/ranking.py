@@ -1,19 +1,19 @@
-"""Which measures compare runs: a number means the same for two of them only if it was measured in the same way."""
+"""Which measures can compare runs: only those that were measured in the same way for all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxdasa.reports.axis_quantities import OWN_GAMMA, Words, words
+from proxdasa.reports.axis_quantities import OWN_GAMMA, Quantity, quantity
 from proxdasa.reports.curves import Run, names
 
 RANKED = {"loss": 1, "objective": 1, "table_stationarity": 1, "accuracy": -1}
-"""Measures by which runs are ranked, and whether less or more of them is better. None is at a run's own γ."""
+"""Measures by which runs are ranked; 1 if less is better, -1 if more is. None depends on a run's own γ."""
 
 
 def alike(runs: Sequence[Run]) -> bool:
-    """Whether what runs measure at their own γ is known to be at the same γ: that, or the whole method, is the same."""
+    """Whether all runs are known to have the same γ, because γ itself or the whole method is the same."""
     gammas = {own_gamma(run) for run in runs}
     if None not in gammas:
         return len(gammas) == 1
@@ -21,24 +21,24 @@ def alike(runs: Sequence[Run]) -> bool:
 
 
 def stationarity_of(runs: Sequence[Run]) -> str:
-    """The stationarity to show of runs: that of Definition 1 if its γ is the same for all, otherwise that at γ = 1.
+    """The stationarity to show of runs: that of Definition 1 if γ is the same for all, otherwise that at γ = 1.
 
-    Where only the other was recorded it is that one.
+    If only the other one was recorded, it is the other one.
     """
     preferred = ("stationarity", "table_stationarity") if alike(runs) else ("table_stationarity", "stationarity")
     return next((measure for measure in preferred if any(run.has(measure) for run in runs)), "stationarity")
 
 
-def named(measure: str, runs: Sequence[Run]) -> Words:
-    """The words for a measure of some runs, with their γ if it is one and it was noted."""
-    own, gammas = words(measure), {own_gamma(run) for run in runs}
+def quantity_of(measure: str, runs: Sequence[Run]) -> Quantity:
+    """How reports name a measure of some runs, with their γ if it matters and is known to be the same."""
+    own, gammas = quantity(measure), {own_gamma(run) for run in runs}
     if measure not in OWN_GAMMA or len(gammas) > 1 or None in gammas:
         return own
     return own._replace(name=own.name.replace("own γ", f"own γ = {gammas.pop():g}"))
 
 
 def hindrance(measure: str, runs: Sequence[Run]) -> str:
-    """Why a measure cannot rank the runs, in words; empty if it can."""
+    """Why a measure cannot rank the runs; empty if it can."""
     lacking = [name for name, run in zip(names(runs), runs, strict=True) if not run.has(measure)]
     if lacking:
         return f"not recorded by {lacking[0]}" + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
@@ -49,13 +49,13 @@ def hindrance(measure: str, runs: Sequence[Run]) -> str:
 
 
 def own_gamma(run: Run) -> float | None:
-    """The γ at which a run measures its own stationarity, if it was noted."""
+    """The γ at which a run measures its own stationarity, if the records have it."""
     noted = run.config.get("facts", {}).get("gamma")
     return noted if isinstance(noted, int | float) else None
 
 
 def _problem(run: Run) -> Any:
-    """The problem, whatever the number of agents that share it."""
+    """The problem without the number of agents that share it."""
     problem = run.config.get("problem")
     return {**problem, "agents": None} if isinstance(problem, Mapping) else problem
 
@@ -65,7 +65,7 @@ def _penalty(run: Run) -> Any:
 
 
 def _measured_penalty(run: Run) -> Any:
-    """The Ψ of the stationarity at γ = 1, which need not be the run's."""
+    """The Ψ of the stationarity at γ = 1, which may differ from the run's."""
     metrics = run.config.get("metrics")
     for metric in metrics if isinstance(metrics, list) else ():
         if isinstance(metric, Mapping) and metric.get("name") == "table_stationarity" and "regularizer" in metric:
@@ -77,4 +77,4 @@ _BESIDES = {
     "objective": {"regularizer": _penalty},
     "table_stationarity": {"regularizer": _measured_penalty, "number of agents": lambda run: run.agents},
 }
-"""What has to be the same beside the problem; ‖X − X̄‖² is a sum over agents."""
+"""What has to be the same besides the problem; ‖X − X̄‖² is a sum over agents."""

@@ -1,4 +1,4 @@
-"""What differed from the plan, in sentences."""
+"""Sentences on what did not go as planned in a run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ SPENT = ("computation", "communication", "waiting")
 def differences(run: Run) -> list[str]:
     """How a run ended if not as planned, where its trials diverged, and what its records lack."""
     ending, last = run.config["ending"], run.rows[-1]["k"]
-    told = [run.ending] if run.ending else []
-    broken = diverged(run)
-    told += [
+    found = [run.ending] if run.ending else []
+    broken = divergences(run)
+    found += [
         f"trial {trial} diverged in iteration {where['iteration']}, first at agent {where['agent']}"
         for trial, where in broken.items()
     ]
     if broken and ending["stopped"] not in (None, "diverged"):
-        told.append(f"{ending['stopped']} after {ending['iterations']} of {run.config['iterations']} iterations")
+        found.append(f"{ending['stopped']} after {ending['iterations']} of {run.config['iterations']} iterations")
     if not broken and last + run.config.get("observe_every", 1) <= ending["iterations"]:
-        told.append(f"the records end at iteration {last}, though {ending['iterations']} were made")
+        found.append(f"the records end at iteration {last}, though {ending['iterations']} were made")
     lost = set(run.began) - set(broken) - {row["trial"] for row in run.rows if row["k"] == last}
     if lost:
-        told.append(f"{len(lost)} of {len(run.began)} trials have no record at iteration {last}")
-    return told
+        found.append(f"{len(lost)} of {len(run.began)} trials have no record at iteration {last}")
+    return found
 
 
-def diverged(run: Run) -> dict[int, Mapping[str, int]]:
+def divergences(run: Run) -> dict[int, Mapping[str, int]]:
     """The trials that diverged, and where."""
     found: Mapping[str, Mapping[str, int]] = run.config["ending"]["diverged"]
     return {int(trial): where for trial, where in found.items() if int(trial) in run.began}

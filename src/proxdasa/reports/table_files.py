@@ -14,12 +14,12 @@ from proxdasa.reports.curves import Spread
 from proxdasa.reports.texts import visible
 
 Cell = str | float | Spread
-"""NaN is a number that is not known."""
+"""NaN stands for an unknown number."""
 
 UNKNOWN = "—"
 
 FORMULA = tuple("=+-@＝＋－＠")
-"""What makes a spreadsheet take a text for a formula, and run it."""
+"""Characters that make a spreadsheet take a text for a formula, and run it."""
 
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -30,38 +30,48 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows of cells under columns, and what has to be said below them."""
+    """A table with notes below it."""
 
     columns: Mapping[str, str]
-    """What people read above a column, by the name that programs know it by."""
+    """The headings that people read, by the column names that programs use."""
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
 
     def texts(self, brief: bool = False) -> list[list[str]]:
-        """The cells as people read them; in brief, without the smallest and the largest trial."""
+        """The cells as text; ``brief`` leaves out the smallest and the largest trial."""
         texts = [[text(cell) for cell in row] for row in self.rows]
         return [[cell.partition(" [")[0] for cell in row] for row in texts] if brief else texts
 
+    def write(self, folder: Path) -> list[Path]:
+        """Write the table to a folder as Markdown, CSV and LaTeX."""
+        stem = folder / "table"
+        return [
+            self.write_markdown(stem.with_suffix(".md")),
+            self.write_csv(stem.with_suffix(".csv")),
+            self.write_latex(stem.with_suffix(".tex")),
+        ]
+
     def write_csv(self, path: Path) -> Path:
-        """Plain numbers in full precision; a spread over trials takes four columns. Notes are left out."""
+        """Write the numbers in full precision; a spread over trials takes four columns. Notes are left out."""
         spreads = [any(isinstance(row[i], Spread) for row in self.rows) for i in range(len(self.columns))]
         parts = ["", "_half_width", "_lowest", "_highest"]
-        named = zip(self.columns, spreads, strict=True)
-        heading: list[str | float] = [name + part for name, wide in named for part in (parts if wide else parts[:1])]
+        heading: list[str | float] = []
+        for name, wide in zip(self.columns, spreads, strict=True):
+            heading += [name + part for part in (parts if wide else parts[:1])]
         flat = [[x for cell in row for x in (cell if isinstance(cell, Spread) else (cell,))] for row in self.rows]
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows([[_inert(x) for x in line] for line in [heading, *flat]])
         return write_text(path, lines.getvalue())
 
     def write_markdown(self, path: Path) -> Path:
-        """A table with the notes as paragraphs below; columns of numbers are aligned to the right."""
+        """Write a Markdown table with the notes as paragraphs below; numbers are aligned to the right."""
         rule = ["---:" if number else "---" for number in self._numbers()]
         lines = [list(self.columns.values()), rule, *self.texts()]
         table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
         return write_text(path, _lines(*table, *(f"\n{note}" for note in self.notes)))
 
     def write_latex(self, path: Path) -> Path:
-        """A tabular for the package booktabs, with the notes as paragraphs below."""
+        """Write a tabular for the package booktabs, with the notes as paragraphs below."""
         alignment = "".join("r" if number else "l" for number in self._numbers())
         heading, *body = (
             " & ".join(cell.translate(LATEX) for cell in line) + r" \\"
@@ -76,10 +86,10 @@ class Sheet:
 
 
 def text(cell: Cell) -> str:
-    """A cell as people read it: of 84.7123 ± 0.1234 over trials from 84.4 to 85.0, "84.71 ± 0.12 [84.40, 85.00]".
+    """A cell as text: "84.71 ± 0.12 [84.40, 85.00]" for 84.7123 ± 0.1234 over trials from 84.4 to 85.0.
 
-    Two significant digits of the half width decide about all; there are four of a number without one, and always two of
-    the smallest and the largest.
+    The half width has two significant digits, and the other numbers are rounded to the same place, but the smallest and
+    the largest trial keep at least two digits. A number without a half width has four.
     """
     if isinstance(cell, str | int):
         return str(cell)
@@ -94,7 +104,7 @@ def text(cell: Cell) -> str:
 
 
 def _place(number: float) -> int:
-    """The power of ten that the second significant digit of a number stands for."""
+    """The power of ten of the second significant digit of a number."""
     return int(f"{number:.1e}".partition("e")[2]) - 1
 
 
@@ -106,7 +116,7 @@ def _to_place(number: float, place: int) -> str:
 
 
 def _inert(cell: str | float) -> str | float:
-    """A cell in one line that no spreadsheet runs: what begins like a formula and is no number gets an apostrophe."""
+    """A cell in one line that no spreadsheet runs: a text that begins like a formula gets an apostrophe."""
     if not isinstance(cell, str):
         return cell
     try:
@@ -121,7 +131,7 @@ def _lines(*lines: str) -> str:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file in place of what has its name, be it a link to somewhere else."""
+    """Write a text file. A file of that name is replaced, and a link is not followed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     disk.replace(path, text.encode())
     return path

@@ -1,7 +1,7 @@
 """The tables of a set of runs.
 
-`summarise`: how fast, how far, and how both scale with the number of agents. `compare`: methods beside each other and
-beside published values.
+`summarise` shows how fast runs are, how far they get, and how both scale with the number of agents. `compare` shows
+methods next to each other and next to published values.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.axis_quantities import words
+from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Run, distinctions, names
-from proxdasa.reports.ranking import alike, named, own_gamma, stationarity_of
-from proxdasa.reports.run_endings import diverged
+from proxdasa.reports.ranking import alike, own_gamma, quantity_of, stationarity_of
+from proxdasa.reports.run_endings import divergences
 from proxdasa.reports.table_files import Cell, Sheet
+from proxdasa.runs.records import Row
 
 EXPLANATION = (
     "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "
@@ -25,9 +26,9 @@ EXPLANATION = (
 )
 
 ENDS = ("stationarity", "table_stationarity", "consensus", "loss", "objective")
-"""What the summary has of the end of a run."""
+"""The final measures in the summary."""
 UNLIKE = (
-    "stationarity is at the γ of each run, so that it does not compare them: they differ in γ, or it was not noted. "
+    "stationarity is at the γ of each run, so it cannot compare these runs: they differ in γ, or γ was not recorded. "
     "Record table_stationarity to compare them at γ = 1"
 )
 
@@ -40,7 +41,7 @@ class Line:
     run: str
     agents: int
     gamma: float
-    """The γ of its own stationarity; NaN if it was not noted."""
+    """The γ of its own stationarity; NaN if it was not recorded."""
     iterations_to_target: float
     """Mean over trials of the first observed iteration with loss at most the target; NaN if a trial never got there."""
     stationarity: float
@@ -64,7 +65,7 @@ class Slope:
     iterations_to_target: float
     stationarity: float
     measured: str = "‖G‖²"
-    """What is said of the stationarity."""
+    """What the stationarity is called."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +76,15 @@ class Table:
     lines: list[Line]
     slopes: list[Slope]
     stationarity: str = "stationarity"
-    """Which stationarity people are shown: at γ = 1 for all unless their own γ is the same anyway."""
+    """Which stationarity is shown: at γ = 1 for all runs, unless their own γ is the same anyway."""
     heading: str = "stationarity at own γ"
-    """What it is called."""
+    """What the stationarity is called."""
     notes: Sequence[str] = ()
-    """What has to be said about it."""
+    """Notes on the stationarity."""
 
     @property
     def title(self) -> str:
-        """What the table is about."""
+        """The title of the table."""
         if math.isnan(self.target):
             return "measures at the end; no run has a finite loss there"
         return f"iterations k to a loss of {self.target:.4g}, and measures at the end"
@@ -116,7 +117,7 @@ class Table:
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
-    """Summarise runs; by default with a target that every run that came to its end has met: see `default_target`."""
+    """Summarise runs; the default target is one that every finished run has met: see `default_target`."""
     if target is None:
         target = default_target([run for run in runs if run.ending is None] or runs)
     lines = [
@@ -142,15 +143,15 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             slopes.append(_slopes(mine, [run for run in runs if run.title == method]))
     measure = stationarity_of(runs)
     notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
-    return Table(target, lines, slopes, measure, named(measure, runs).name, notes)
+    return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes)
 
 
 def _slopes(lines: Sequence[Line], runs: Sequence[Run]) -> Slope:
-    """The exponents of one method's runs, of their own ‖G‖² if that has the same γ for all."""
+    """The exponents of one method's runs; those of ‖G‖² at the runs' own γ only if it is the same for all."""
     n, measure = [line.agents for line in lines], stationarity_of(runs)
     ends = [getattr(line, measure) if alike(runs) or measure == "table_stationarity" else math.nan for line in lines]
-    words = "‖G‖²" if measure == "stationarity" else named(measure, runs).name
-    return Slope(lines[0].method, slope(n, [line.iterations_to_target for line in lines]), slope(n, ends), words)
+    measured = "‖G‖²" if measure == "stationarity" else quantity_of(measure, runs).name
+    return Slope(lines[0].method, slope(n, [line.iterations_to_target for line in lines]), slope(n, ends), measured)
 
 
 def default_target(runs: Sequence[Run]) -> float:
@@ -175,7 +176,7 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _lost(run: Run, measure: str) -> bool:
-    return math.isnan(run.final(measure).mean) and run.has(measure) and bool(diverged(run))
+    return math.isnan(run.final(measure).mean) and run.has(measure) and bool(divergences(run))
 
 
 def _power(exponent: float) -> str:
@@ -183,7 +184,7 @@ def _power(exponent: float) -> str:
 
 
 def write_csv(table: Table, path: Path) -> Path:
-    """The lines as comma-separated values."""
+    """Write the lines as comma-separated values."""
     fields = [name for name in Line.__dataclass_fields__ if name != "lost"]
     rows = [[getattr(line, name) for name in fields] for line in table.lines]
     return Sheet(dict.fromkeys(fields, ""), rows).write_csv(path)
@@ -194,7 +195,7 @@ def compare(
     published: Mapping[str, Mapping[str, float]],
     measures: Sequence[str] = ("accuracy", "loss", "table_stationarity"),
 ) -> Sheet:
-    """A row per run: its measures at the end over trials, each beside the value published of the same method.
+    """A row per run: its final measures over trials, each next to the value published for the same method.
 
     ``published`` holds values by method and measure, accuracy in percent. Measures that no run recorded, and columns
     of published values without any, are left out. The last column is the simulation's time per iteration.
@@ -205,14 +206,46 @@ def compare(
     columns["trials"] = "trials", [run.trials for run in runs]
     for measure in measures:
         if any(run.has(measure) for run in runs):
-            columns[measure] = words(measure).name, [run.final(measure) for run in runs]
+            columns[measure] = quantity(measure).name, [run.final(measure) for run in runs]
             known = [published.get(run.title, {}).get(measure, np.nan) for run in runs]
             if not np.isnan(known).all():
                 columns[f"{measure}_published"] = "published", known
-    columns["milliseconds"] = words("milliseconds").name, [run.final("milliseconds").mean for run in runs]
+    columns["milliseconds"] = quantity("milliseconds").name, [run.final("milliseconds").mean for run in runs]
     notes = [f"{name}: {run.ending}." for name, run in zip(names(runs), runs, strict=True) if run.ending]
     return Sheet(
         {name: heading for name, (heading, _) in columns.items()},
         list(zip(*(cells for _, cells in columns.values()), strict=True)),
         [EXPLANATION, *notes],
     )
+
+
+def shorten_comparison(sheet: Sheet) -> Sheet:
+    """The table of `compare` for a terminal: published values in brackets after ours, and fewer columns."""
+    shown = {
+        name: heading
+        for name, heading in sheet.columns.items()
+        if name not in ("trials", "milliseconds") and not name.endswith("_published")
+    }
+    rows = []
+    for row in sheet.texts(brief=True):
+        cells = dict(zip(sheet.columns, row, strict=True))
+        published = {name: f" ({cells[other]})" for name in shown if (other := f"{name}_published") in cells}
+        rows.append([cells[name] + published.get(name, "") for name in shown])
+    has_published = any(name.endswith("_published") for name in sheet.columns)
+    explanation = "mean over trials ± half the width of its 95% interval" + " (published value)" * has_published
+    return Sheet(shown, rows, [explanation, *(note for note in sheet.notes if note != EXPLANATION)])
+
+
+def end_sheet(rows: Sequence[Row]) -> Sheet:
+    """The measures at the end of a run, from the last record of each trial."""
+    columns = {"measure": "measure", "mean": "mean", "smallest": "smallest", "largest": "largest"}
+    cells = []
+    for name in (name for name in rows[0] if name not in ("trial", "k")):
+        values = [float(row[name]) for row in rows]
+        cells.append([name, *map(_brief, (sum(values) / len(values), min(values), max(values)))])
+    return Sheet(columns, cells)
+
+
+def _brief(number: float) -> str:
+    """Four significant digits, but all digits of a count."""
+    return f"{number:,.0f}" if number.is_integer() and abs(number) < 1e9 else f"{number:.4g}"

@@ -1,4 +1,4 @@
-"""The settings of a search: a ranked table, and a picture of where among them the good ones are."""
+"""The results of a search: tables of its settings, and a figure that shows where the good ones are."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from proxdasa.reports.axis_quantities import value, words
+from proxdasa.reports.axis_quantities import quantity, value
 from proxdasa.reports.curves import Array, Spread, spread
 from proxdasa.reports.panels import PALETTE, WIDTH, Look, save
-from proxdasa.reports.table_files import Cell, Sheet
+from proxdasa.reports.table_files import Cell, Sheet, text
 
 BLUE, ORANGE = PALETTE[:2]
 SHADES = 1_000
-"""How many times as much as the best a measure may be before its colour no longer tells it from others."""
+"""Values larger than the best by more than this factor all have the same colour."""
 ACROSS, DOWN = 14, 20
-"""Columns and rows of a heat map up to which all values can be read."""
+"""The most columns and rows of a heat map in which values are printed."""
 BESIDE = 3
 """Panels in a row."""
 
 
 class Tried(Protocol):
-    """One setting of a search. They come best first."""
+    """One setting of a search; sequences of them are sorted, best first."""
 
     @property
     def parameters(self) -> Mapping[str, float]:
-        """Its values."""
+        """The values of the parameters."""
 
     @property
     def values(self) -> Sequence[float]:
-        """The measure at the end of each trial that got there."""
+        """The measure at the end of each trial that reached it."""
 
     @property
     def fault(self) -> str:
-        """Why it is not ranked, in words; empty if it is."""
+        """Why the setting cannot be ranked; empty if it can."""
 
 
 def ranking(tried: Sequence[Tried], measure: str, notes: Sequence[str] = ()) -> Sheet:
     """A row per setting, best first; those that cannot be ranked come last and say why."""
     names = list(tried[0].parameters)
-    columns = {"rank": "rank", **{name: name for name in names}, measure: words(measure).name}
+    columns = {"rank": "rank", **{name: name for name in names}, measure: quantity(measure).name}
     rows: list[list[Cell]] = [
         [math.nan if one.fault else place, *(one.parameters[name] for name in names), _end(one, measure)]
         for place, one in enumerate(tried, start=1)
@@ -56,6 +56,14 @@ def ranking(tried: Sequence[Tried], measure: str, notes: Sequence[str] = ()) -> 
         columns["fault"] = "fault"
         rows = [[*row, one.fault] for row, one in zip(rows, tried, strict=True)]
     return Sheet(columns, rows, notes)
+
+
+def cross_sheet(tried: Sequence[Tried], row: str, column: str, symbols: Mapping[str, str]) -> Sheet:
+    """The mean of every combination of two parameters, or why it has none: a row and a column per value."""
+    cells = {(one.parameters[row], one.parameters[column]): one.fault or text(_mean(one)) for one in tried}
+    down, across = (sorted({one.parameters[name] for one in tried}) for name in (row, column))
+    columns = {row: ""} | {f"{column}_{x:g}": f"{symbols[column]} = {x:g}" for x in across}
+    return Sheet(columns, [[f"{symbols[row]} = {y:g}", *(cells[y, x] for x in across)] for y in down])
 
 
 def draw_search(tried: Sequence[Tried], measure: str, path: Path) -> Path:
@@ -71,14 +79,18 @@ def draw_search(tried: Sequence[Tried], measure: str, path: Path) -> Path:
 
 
 def _end(one: Tried, measure: str) -> Spread:
-    """The measure over trials, in the unit of reports; NaN if the setting is not ranked."""
+    """The measure over trials, in the unit of reports; NaN if the setting cannot be ranked."""
     if one.fault:
         return Spread(*[math.nan] * 4)
     return spread([value({measure: v, "k": 0}, measure) for v in one.values])
 
 
+def _mean(one: Tried) -> float:
+    return sum(one.values) / len(one.values)
+
+
 def _heat_map(tried: Sequence[Tried], measure: str, columns: Mapping[str, list[float]]) -> Figure:
-    """One cell per setting: the best outlined, those without a value hatched."""
+    """One cell per setting: the best is outlined, those without a value are hatched."""
     (y_name, y), (x_name, x) = columns.items()
     places = [(y.index(one.parameters[y_name]), x.index(one.parameters[x_name])) for one in tried]
     means = np.full((len(y), len(x)), np.nan)
@@ -104,13 +116,13 @@ def _heat_map(tried: Sequence[Tried], measure: str, columns: Mapping[str, list[f
         i, j = places[0]
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec=ORANGE, lw=3, clip_on=False, zorder=3))
         beyond = float(np.nanmax(means)) > (norm.vmax or 0.0)
-        figure.colorbar(image, ax=ax, label=words(measure).label, extend="max" if beyond else "neither")
-    ax.set_title(_told(tried), fontsize=10)
+        figure.colorbar(image, ax=ax, label=quantity(measure).label, extend="max" if beyond else "neither")
+    ax.set_title(_title(tried), fontsize=10)
     return figure
 
 
 def _against_each(tried: Sequence[Tried], measure: str, columns: Mapping[str, list[float]]) -> Figure:
-    """The measure against each parameter: joined by a line if there is one, scattered if there are several."""
+    """The measure against each parameter: a line if there is one parameter, dots if there are several."""
     beside = min(BESIDE, len(columns))
     below = -(-len(columns) // beside)
     figure = Figure(figsize=(max(5.0, WIDTH / BESIDE * beside), 3.2 * below + 0.3), layout="constrained")
@@ -122,14 +134,14 @@ def _against_each(tried: Sequence[Tried], measure: str, columns: Mapping[str, li
     for ax in axes[len(columns) :]:
         ax.remove()
     for ax in axes[::beside]:
-        ax.set_ylabel(words(measure).label)
+        ax.set_ylabel(quantity(measure).label)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    figure.suptitle(_told(tried), fontsize=10)
+    figure.suptitle(_title(tried), fontsize=10)
     return figure
 
 
 def _scatter(ax: Axes, tried: Sequence[Tried], measure: str, name: str, norm: Normalize, joined: bool) -> None:
-    """Means, with their intervals if they are joined; what has no value or is far off is a mark at the top."""
+    """Draw means, with intervals if they are joined; settings without a value or far off are marks at the top."""
     ax.set_yscale("log" if isinstance(norm, LogNorm) else "linear")
     ax.grid(True, which="major", alpha=0.25)
     ends = sorted((one.parameters[name], *_end(one, measure)) for one in tried if not one.fault)
@@ -152,7 +164,7 @@ def _scatter(ax: Axes, tried: Sequence[Tried], measure: str, name: str, norm: No
 
 
 def _ticks(ax: Axes, name: str, column: Sequence[float]) -> None:
-    """A log scale for positive values, with the values themselves where they are few."""
+    """Set a log scale for positive values, with a tick at each value if they are few."""
     ax.set_xlabel(name)
     low, high = column[0], column[-1]
     if low > 0:
@@ -164,27 +176,27 @@ def _ticks(ax: Axes, name: str, column: Sequence[float]) -> None:
 
 
 def _norm(means: Sequence[float], measure: str) -> Normalize:
-    """The range of colours: on a log scale if the measure's size matters, and without values that are far off."""
+    """The range of colours, on a log scale if the measure is drawn on one, and without values that are far off."""
     finite: Array = np.array([mean for mean in means if math.isfinite(mean)])
     if not len(finite):
         return Normalize(0, 1)
     low, high, middle = float(finite.min()), float(finite.max()), float(np.median(finite))
-    if words(measure).log and low > 0:
+    if quantity(measure).log and low > 0:
         return LogNorm(low, min(high, SHADES * low) if high > low else 1.01 * low)
-    if words(measure).log and middle > low:
+    if quantity(measure).log and middle > low:
         high = min(high, low + 10 * (middle - low))
     return Normalize(low, high if high > low else low + 1)
 
 
 def _colours(tried: Sequence[Tried]) -> Colormap:
-    """Light is good: the best come first, so their order tells whether more is better."""
-    ends = [sum(one.values) / len(one.values) for one in tried if not one.fault]
+    """Colours that are lighter for better values; the best come first, so their order tells whether more is better."""
+    ends = [_mean(one) for one in tried if not one.fault]
     more = len(ends) > 1 and ends[0] > ends[-1]
     return mpl.colormaps["viridis" if more else "viridis_r"]
 
 
 def _ink(mean: float, norm: Normalize, colours: Colormap) -> Look:
-    """Letters that can be read on the colour of a cell."""
+    """Text that can be read on the colour of a cell."""
     red, green, blue, _ = colours(norm(mean)) if math.isfinite(mean) else (1.0, 1.0, 1.0, 1.0)
     light = 0.299 * red + 0.587 * green + 0.114 * blue
     return {"fontsize": 9, "color": "black" if light > 0.5 else "white"}
@@ -196,6 +208,6 @@ def _short(one: Tried, mean: float) -> str:
     return f"{mean:.3g}"
 
 
-def _told(tried: Sequence[Tried]) -> str:
+def _title(tried: Sequence[Tried]) -> str:
     best = ", ".join(f"{name} = {number:g}" for name, number in tried[0].parameters.items())
     return "no setting has a value" if tried[0].fault else f"best: {best}"
