@@ -1,9 +1,9 @@
-# Two commands for a newcomer: `make demo` and `make test`. Everything lives in .venv.
+# Two commands for a newcomer: `make demo` and `make test`. Everything is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
-# One file or more for each library: what it draws, prints, stores and solves.
+# At least one test file for each library that has a floor.
 OLDEST_TESTS := test_checkpoints.py test_cli.py test_data.py test_figures.py test_mixing.py test_network_files.py \
 	test_networks.py test_records.py test_regularizers.py test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -13,11 +13,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
-# Three processes keep two cores busy while some tests wait for others; those come first (tests/conftest.py).
+# Three workers keep two cores busy while some tests wait for processes; those tests run first (tests/conftest.py).
 test: check
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist worksteal
 
-# The inner loop, about 40 seconds on two idle cores: no processes, figures, pages or training.
+# For the inner loop, about 40 seconds on two idle cores: no tests with processes, figures, pages or training.
 quick: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" --quick --numprocesses 2 --dist worksteal --quiet
 
@@ -30,14 +30,14 @@ check: $(VENV)/.installed-test
 slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 
-# The pages as a site, in site/; open site/index.html.
+# The documentation as a site; open site/index.html.
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks.run
 
-# Fifty runs whose processes are killed at random moments; some minutes.
+# Fifty runs whose processes are killed at random moments; takes some minutes.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.chaos
 
@@ -46,7 +46,7 @@ dist: $(VENV)/.installed-dist
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
 
-# A part of the suite with the oldest libraries that pyproject.toml promises; some minutes.
+# Part of the suite with the oldest libraries that pyproject.toml allows; takes some minutes.
 oldest: $(OLDEST)/.installed
 	$(OLDEST)/bin/python -m pytest -m "not slow" --numprocesses 2 $(addprefix tests/,$(OLDEST_TESTS))
 

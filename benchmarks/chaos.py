@@ -1,4 +1,4 @@
-"""``make chaos``: runs that are disturbed at random moments must end with the bits of one that is left alone.
+"""``make chaos``: runs that are disturbed at random moments must end with the bits of an undisturbed one.
 
 Every tenth is restarted by torchrun, the others by ``--max-restarts``. Each leaves a checkpoint in every iteration and
 suffers up to two faults: a process is killed, often while it writes a checkpoint, or its terminal is closed (SIGHUP),
@@ -31,11 +31,11 @@ def save(self, *words, **options):
     return right(self, *words, **options)
 Result.save = save
 """
-"""A disk that is full when results are to be written for the first time."""
+"""A script that makes the disk seem full when results are first written."""
 
 
 def disturbed(seed: int, file: Path, folder: Path, undisturbed: Path) -> tuple[bool, list[str]]:
-    """Whether such a run ended with the same bits; what was done to it, and what it said if it did not."""
+    """Whether the disturbed run ended with the same bits, what was done to it, and its output if it did not."""
     rng, results = random.Random(seed), folder / "results"
     run = ("run", file, "-o", results, "--exact", "--checkpoint-every", 1)
     size, deeds = rng.choice([2, 3, 4]), []

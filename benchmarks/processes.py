@@ -1,4 +1,4 @@
-"""One of the processes of ``make bench``: steps whose messages travel, against the same messages and gradients bare.
+"""One of the processes of ``make bench``: steps with messages, compared with the same gradients and messages alone.
 
 Started by run.py through our launcher or mpiexec, or on two machines with the interface between them; process 0 writes
 the times to the file it is given.
@@ -24,7 +24,7 @@ from proxdasa.runs.setup import Setup
 
 STEPS = 20
 REPEATS = 4 if sys.argv[2:] else 15
-"""Links between machines are slow, and take the same time again and again."""
+"""Fewer repetitions for links between machines, which are slow and whose times vary little."""
 AGENTS = 8
 CASES = {
     "a9a's perceptron": (problems.models.mlp, (123,), 2, 4),
@@ -43,7 +43,7 @@ def setup(name: str) -> Setup:
 
 
 def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
-    """Steps of a run that goes on."""
+    """Steps of a run that has already begun."""
     engine, algorithm = run.engine(transport), run.bound()
     kept = {"k": 0, "state": algorithm.init(engine, run.start(engine.agents))}
 
@@ -57,7 +57,7 @@ def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
 
 
 class Bare:
-    """What a step cannot do without: the gradients of the agents here, and two rows to and from the other process.
+    """The minimum that a step needs: the gradients of the agents here, and two rows to and from the other process.
 
     Each vector has two agents at the edge of the block, as on a ring cut in two.
     """

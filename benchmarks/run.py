@@ -1,7 +1,7 @@
-"""``make bench``: ratios, each taken within one run, on whatever machine this is.
+"""``make bench``: ratios of times, each measured within one run on this machine.
 
-Nothing here is asserted: a ratio is for reading. Times are the best of several interleaved repetitions, so that a busy
-moment hits both sides or neither.
+Nothing is asserted; the ratios are for reading. Times are the best of several interleaved repetitions, so that other
+load on the machine affects both sides alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ console = Console()
 def best(functions: dict[str, Callable[[], object]], repeats: int = 20) -> dict[str, float]:
     """The best time of each function, the functions taking turns."""
     times = dict.fromkeys(functions, float("inf"))
-    for _ in range(repeats + 1):  # the first turn warms up and may only be too slow
+    for _ in range(repeats + 1):  # the first turn warms up; being slower, it does not change the best time
         for name, function in functions.items():
             began = time.perf_counter()
             function()

@@ -1,7 +1,7 @@
 """What the site needs beyond Markdown: equations without a script, and pages for the source files that pages link to.
 
-Pages are written for two readers: a repository host, which draws ``math`` fences and follows ``../src/...`` by itself,
-and the site, for which this does the same at build time. So the site loads nothing from elsewhere.
+The pages are read on a repository host, which renders ``math`` fences and follows links such as ``../src/...``, and on
+the site, for which these hooks do the same at build time. So the site loads nothing from elsewhere.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath, text_to_path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from pymdownx.superfences import SuperFencesException  # type: ignore[import-untyped]
 
 SIZE = 10.0
 STIX = FontProperties(size=SIZE, math_fontfamily="stix")
 CURVES = {1: "M", 2: "L", 3: "Q", 4: "C", 79: ""}
-"""SVG's letters for the codes of matplotlib's `Path`; outlines are filled, so they close by themselves."""
+"""SVG's letters for the codes of matplotlib's `Path`; filled outlines need no letter to close them."""
 OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)\)")
-"""A link from docs/ to a file of the project."""
+"""A link from a page in docs/ to a file of the project; from a folder in docs/ the same text leads to another page."""
 INDEXED = re.compile(r"(?<![^\W_])((?:prox|deg|[^\W\d_])[\u0300-\u036f²]?)([_^])(\{[^}]*\}|\([^)]*\)|\w+)")
 """A symbol, perhaps with an accent, and its index or power."""
 LANGUAGES = {".py": "python", ".toml": "toml", ".md": "markdown", ".cff": "yaml"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Draw the fences called math."""
+    """Render ``math`` fences as equations."""
     fence = {"name": "math", "class": "equations", "format": equations}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     return config
@@ -37,7 +38,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add a page for every source file that some page links to."""
-    root, pages = Path(config.config_file_path).parent, [file for file in files if file.is_documentation_page()]
+    root = Path(config.config_file_path).parent
+    pages = [file for file in files if file.is_documentation_page() and _at_top(file)]
     for path in sorted({found for page in pages for found in OUTSIDE.findall(page.content_string)}):
         code = (root / path).read_text(encoding="utf-8")
         fence = f"````{LANGUAGES.get(Path(path).suffix, 'text')}\n{code}\n````\n"
@@ -45,41 +47,45 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead links to source files to their pages."""
-    return OUTSIDE.sub(r"](source/\1.md)", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Point links to source files at their pages."""
+    return OUTSIDE.sub(r"](source/\1.md)", markdown) if _at_top(page.file) else markdown
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Set the indices and powers of symbols, x_i and x^R, as such, outside code."""
+    """Typeset indices and powers of symbols, such as x_i and x^R, outside code."""
     pieces, code = re.split(r"(<[^>]*>)", content), 0
     for place, piece in enumerate(pieces):
         if piece.startswith("<"):
             code += bool(re.match(r"<(pre|code)\b", piece)) - piece.startswith(("</pre", "</code"))
         elif not code:
-            pieces[place] = INDEXED.sub(_raised, piece)
+            pieces[place] = INDEXED.sub(_raise_index, piece)
     return "".join(pieces)
 
 
-def _raised(found: re.Match[str]) -> str:
+def _at_top(file: File) -> bool:
+    return "/" not in file.src_uri
+
+
+def _raise_index(found: re.Match[str]) -> str:
     letter, sign, index = found.groups()
     tag = "sub" if sign == "_" else "sup"
     return f"{letter}<{tag}>{index.strip('{()}')}</{tag}>"
 
 
 def equations(source: str, _language: str, name: str, _options: Any, _md: Any, **_: Any) -> str:
-    """TeX as drawings: a row for each line, a column for each part of it between the signs &."""
+    """Render TeX as drawings: a row for each line, a column for each part between ``&``."""
     lines = re.sub(r"\\(begin|end)\{aligned\}", "", source).split(r"\\")
     rows = [[" ".join(part.split()) for part in line.split("&")] for line in lines if line.strip()]
     try:
         cells = (f"<tr>{''.join(f'<td>{drawing(part)}</td>' for part in row)}</tr>" for row in rows)
         return f'<div class="{name}"><table class="{name}" role="presentation">{"".join(cells)}</table></div>'
-    except ValueError as error:  # all others would leave the TeX as it is, without a word
+    except ValueError as error:  # any other error would leave the TeX as it is, silently
         raise SuperFencesException(f"cannot draw {source}: {error}") from error
 
 
 def drawing(tex: str) -> str:
-    """One formula in the colour and size of the text around it, its TeX for those who do not see it."""
+    """One formula as SVG, in the colour and size of the surrounding text, with the TeX as its accessible label."""
     math = f"${tex}$"
     if not tex:
         return ""

@@ -1,4 +1,4 @@
-"""A convolutional network on images of digits, trained by agents that talk to their neighbours only.
+"""A convolutional network on images of digits, trained by agents that talk only to their neighbours.
 
 torchrun --standalone --nproc-per-node 4 examples/train_cnn.py     four agents on a ring
 python examples/train_cnn.py                                       one agent
@@ -22,7 +22,7 @@ digits = data.digits()
 images, labels = digits.x.view(-1, 1, 8, 8), digits.y
 own = data.Shuffled()(labels, processes.size)[processes.rank]  # the examples of this agent
 
-torch.manual_seed(0)  # the same start for everybody
+torch.manual_seed(0)  # the same start in every process
 model = nn.Sequential(
     nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
     nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -42,7 +42,7 @@ optimizer = optim.ProxDASAGT(
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=10, gamma=0.5)  # halves α after ten epochs
 batches = torch.Generator().manual_seed(processes.rank)
 for _ in range(epochs):
-    # Equally many batches for every agent, though some may hold an example more.
+    # The same number of batches for every agent, although some may have one example more.
     for rows in torch.randperm(len(own), generator=batches)[: len(labels) // processes.size].split(16):
         optimizer.zero_grad()
         cross_entropy(model(images[own[rows]]), labels[own[rows]]).backward()

@@ -355,7 +355,7 @@ REFUSED = {
     ),
     "complex": ({"params": two(F32, torch.complex64)}, r"parameter 1, of shape \[3\], is torch.complex64; accepted"),
     "half": ({"params": two(torch.bfloat16, torch.bfloat16)}, "is torch.bfloat16; accepted: float32 or float64"),
-    "mixed": ({"params": two(F32, F64)}, "torch.float64 on cpu, but parameter 0 torch.float32 on cpu; accepted: one"),
+    "mixed": ({"params": two(F32, F64)}, "torch.float64 on cpu, but parameter 0 is torch.float32 on cpu; all must"),
 }
 
 
@@ -438,7 +438,7 @@ def test_groups_may_be_used_again():
 
 def test_a_second_connection_is_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    with pytest.raises(ValueError, match="connected already; let engines"):
+    with pytest.raises(ValueError, match="connected already; call engines"):
         optim.ProxDASA(net().parameters(), networks.ring(1), gamma=0.1, alpha=0.5)
 
 
@@ -492,7 +492,7 @@ def test_an_agent_that_ends_early_is_missed():
     assert str(second) == f"agent 1 has no message of agent 2 in iteration 2: its process has ended; {REMEDY}"
 
 
-REMEDY = optim.REMEDY
+REMEDY = optim.optimizer.REMEDY
 UNEQUAL = f"agent 2 stopped after 2 steps, and agent 1 makes another; all agents must make the same steps; {REMEDY}"
 
 

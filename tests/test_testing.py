@@ -11,7 +11,7 @@ import torch
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
 from proxdasa.contracts import Averaging, Facts
 from proxdasa.schedules import Alpha, Number, constant
-from proxdasa.testing import LawError, check_algorithm, laws, laws_of_endings
+from proxdasa.testing import LawError, check_algorithm, laws, laws_of_results
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +351,7 @@ BROKEN = [
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch):
     """At γ = 0.3 sixty iterations are enough."""
-    monkeypatch.setattr(laws_of_endings, "LONG", 60)
+    monkeypatch.setattr(laws_of_results, "LONG", 60)
 
 
 @pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
@@ -381,12 +381,12 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
 
     report = check_algorithm(Plain())
     assert set(report.left_out) == {"tracking", "averaging", "sparsity"}
-    assert "left out: sparsity (it declares that it is for Ψ = 0 only)" in str(report)
+    assert "left out: sparsity (it declares that it handles only Ψ = 0)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
 
 
 def test_a_bound_on_eigenvalues_is_respected(monkeypatch):
-    monkeypatch.setattr(laws_of_endings, "LONG", 400)  # agents come together slowly on so lazy a network
+    monkeypatch.setattr(laws_of_results, "LONG", 400)  # agents come together slowly on so lazy a network
 
     class Careful(Sound):
         facts = Sound.facts._replace(eigenvalues_above=0.3)
@@ -430,17 +430,17 @@ def test_the_message_has_demand_observation_and_cause():
     assert title == "OneVector breaks a law:"
     assert lines[:2] == ["", "costs"]
     assert " ".join(" ".join(lines[2:]).split()) == (
-        "Facts declare what is counted: vectors per step and round, gradients per sample of an ordinary step, mixes. "
-        "seen: step 0 sent 2 vectors to each neighbour in 1 rounds; facts have vectors=1, mixes=True, and mixing takes "
-        "1 usually: two calls of mix where one message could carry both, a gradient that is evaluated and not used, or "
-        "facts copied from another method"
+        "The counts agree with facts: vectors per step and round, gradients per sample of an ordinary step, mixes. "
+        "observed: step 0 sent 2 vectors to each neighbour in 1 rounds; facts have vectors=1, mixes=True, and mixing "
+        "takes 1 usually: two calls of mix where one message could carry both, a gradient that is evaluated and not "
+        "used, or facts copied from another method"
     )
     assert max(map(len, lines)) <= 120
 
 
 def test_an_error_of_the_method_is_told_and_kept():
     with pytest.raises(
-        LawError, match="seen: RuntimeError: Boolean value of Tensor with more than one value"
+        LawError, match="observed: RuntimeError: Boolean value of Tensor with more than one value"
     ) as caught:
         check_algorithm(Branches())
     assert caught.traceback

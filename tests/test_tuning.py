@@ -68,7 +68,7 @@ def test_each_setting_is_the_run_that_it_would_be_alone(x0):
     base = setup(x0=given if x0 else None)
     search = tuning.Search(base, tuning.combinations({"gamma": [0.01, 0.03], "alpha": [0.3, 1.0, 2.0]}))
     result = search.setup.run()
-    ranking = search.ranked(result, "loss").ranking
+    ranking = search.rank(result, "loss").ranking
     for s, setting in enumerate(search.settings):
         method = proxdasa.ProxDASA(setting["gamma"], schedules.horizon(setting["alpha"]))
         alone = replace(base, algorithm=method).run()
@@ -117,8 +117,12 @@ def test_every_number_of_every_method_can_be_searched(method):
 @pytest.mark.parametrize(
     ("method", "grid", "message"),
     [
-        (proxdasa.ProxGTSA(0.1), {"batch": [1, 2]}, "batch cannot be searched for ProxGT-SA, it is the same for all"),
-        (METHOD, {"beta": [1.0]}, "it is none of its parameters; accepted: gamma, alpha, alpha.scale"),
+        (
+            proxdasa.ProxGTSA(0.1),
+            {"batch": [1, 2]},
+            "batch cannot be searched for ProxGT-SA: it must be the same",
+        ),
+        (METHOD, {"beta": [1.0]}, "it is not one of its parameters; accepted: gamma, alpha, alpha.scale"),
         (METHOD, {"alpha": [1.0], "alpha.scale": [2.0]}, "alpha and alpha.scale are the same parameter"),
         (METHOD, {"gamma": [0.1, -1.0]}, "gamma must be a positive number"),
         (METHOD, {"alpha": [0.0]}, "alpha must be a positive number"),
@@ -178,7 +182,7 @@ def test_the_best_is_found_and_what_diverges_is_marked():
 def test_if_everything_diverges_results_are_there_all_the_same(tmp_path, drawn):
     found = tuned({"gamma": [1e3, 1e4]})
     assert found.result.stopped == "diverged"
-    with pytest.raises(ValueError, match="D-PSGD has no loss to choose by: every setting diverged"):
+    with pytest.raises(ValueError, match="D-PSGD has no best setting by loss: every setting diverged"):
         _ = found.best
     found.save(tmp_path)
     (ax,) = drawn[0].axes
@@ -216,7 +220,7 @@ def test_more_accuracy_is_better_and_less_of_the_rest():
     assert tuning.larger_is_better("accuracy")
     assert tuning.larger_is_better("lowest_accuracy")
     assert not any(map(tuning.larger_is_better, ("loss", "objective", "stationarity", "test_loss", "merit")))
-    with pytest.raises(ValueError, match="is more or less of f1 better"):
+    with pytest.raises(ValueError, match="are larger or smaller values of f1 better"):
         tuning.larger_is_better("f1")
     found = tuned({"gamma": [0.01, 1.0]}, largest=True)
     assert found.best == {"gamma": 0.01}
@@ -235,7 +239,7 @@ def test_what_is_not_recorded_or_does_not_fit_is_refused(monkeypatch):
 def test_notes_on_trusting_the_ranking():
     search = tuning.Search(setup(), tuning.combinations({"gamma": [0.001, 0.01]}))
     result = search.setup.run()
-    assert search.ranked(result, "loss").notes == [
+    assert search.rank(result, "loss").notes == [
         "the best gamma is the largest that was tried; beyond it may be better"
     ]
 
@@ -379,7 +383,7 @@ def test_the_command_tells_machines_the_ranking(file, tmp_path):
 
 
 def test_what_a_search_has_no_place_for():
-    with pytest.raises(ValueError, match="random_iterate has no part in a search"):
+    with pytest.raises(ValueError, match="random_iterate cannot be used in a search"):
         tuned({"gamma": [0.1]}, random_iterate=True)
     with pytest.raises(TypeError, match=r"gamma must be a list of values to try; got 0\.1"):
         tuned({"gamma": 0.1})
@@ -392,11 +396,11 @@ def test_settings_of_different_gamma_are_not_ranked_by_a_measure_at_their_own(me
     unlike, alike = (
         tuning.Search(base, tuning.combinations(grid)) for grid in ({"gamma": [0.001, 0.01]}, {"alpha": [0.1, 0.2]})
     )
-    told = rf"measure: {measure} is measured with each setting's own γ, so that it cannot rank settings of 2 different"
+    told = rf"measure: {measure} is measured with each setting's own γ, so it cannot rank settings with 2 different"
     with pytest.raises(ValueError, match=told):
         unlike.check(measure)
     with pytest.raises(ValueError, match=told):
-        unlike.ranked(unlike.setup.run(), measure)
+        unlike.rank(unlike.setup.run(), measure)
     assert alike.check(measure) is False
     smooth = replace(unlike, base=replace(base, regularizer=regularizers.Zero()))
     if measure == "merit":

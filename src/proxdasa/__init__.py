@@ -1,7 +1,8 @@
 """proxdasa: decentralised composite optimisation.
 
-n agents on a connected graph, each with its own data, together minimise (1/n) Σ F_i(x) + Ψ(x): F_i smooth, non-convex
-and seen through one-sample stochastic gradients, Ψ convex and non-smooth. No server, no pooled data, neighbours only.
+n agents on a connected graph, each with its own data, jointly minimise (1/n) Σ F_i(x) + Ψ(x), where each F_i is smooth,
+possibly non-convex and accessed through one-sample stochastic gradients, and Ψ is convex and possibly non-smooth. There
+is no server and no pooled data; agents communicate only with their neighbours.
 """
 
 from proxdasa import data, metrics, networks, optim, plans, problems, regularizers, schedules, testing

@@ -22,14 +22,36 @@ if TYPE_CHECKING:
 
 
 class Evaluation(NamedTuple):
-    """Losses F_i(x_i) ``[..., n]`` and gradients ∇F_i(x_i) ``[..., n, d]`` of one pass over the agents' data."""
+    """Losses F_i(x_i) ``[..., n]`` and gradients ∇F_i(x_i) ``[..., n, d]`` of one pass over the agents' data.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> evaluation = problem.evaluate(torch.ones(1, 3, 2))
+        >>> evaluation.loss, evaluation.grad.shape
+        (tensor([[-1., -1., -1.]]), torch.Size([1, 3, 2]))
+    """
 
     loss: Tensor
     grad: Tensor
 
 
 class Regularizer(Protocol):
-    """The convex term Ψ, acting on the last axis and batched over all leading ones."""
+    """The convex term Ψ, acting on the last axis and batched over all leading ones.
+
+    Examples:
+        >>> class Halfspace:  # the constraint Σ x ≤ 1
+        ...     def value(self, x):
+        ...         return torch.where(x.sum(-1) <= 1 + 1e-6, 0.0, torch.inf)
+        ...
+        ...     def prox(self, x, gamma):
+        ...         excess = (x.sum(-1, keepdim=True) - 1).clamp(min=0)
+        ...         return x - excess / x.shape[-1]
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        >>> result = proxdasa.run(method, problem, networks.ring(3), regularizer=Halfspace(), iterations=200)
+        >>> result.mean.round(decimals=3)
+        tensor([[0.5000, 0.5000]])
+    """
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ(x), of shape ``x.shape[:-1]``; infinite outside the domain of a constraint."""
@@ -43,6 +65,31 @@ class Problem(Protocol):
 
     A problem draws nothing. It turns named random words into samples, so that any engine on any number of
     processes, starting at any iteration, sees the same ξ (see `proxdasa.samples`).
+
+    Examples:
+        >>> class Centres:  # F_i(x) = ½‖x − c_i‖², with exact gradients
+        ...     agents, dim, dtype, epoch, words = 3, 2, torch.float32, 1.0, 0
+        ...     c = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 6.0]])
+        ...
+        ...     def start(self, seed, trials):
+        ...         return torch.zeros(2)
+        ...
+        ...     def sample(self, words):
+        ...         return words
+        ...
+        ...     def grad(self, x, sample):
+        ...         return x - self.c
+        ...
+        ...     def evaluate(self, x):
+        ...         return contracts.Evaluation(0.5 * (x - self.c).square().sum(-1), x - self.c)
+        ...
+        ...     def scores(self, x):
+        ...         return {}
+        ...
+        ...     # `to` and `restrict` are needed only by runs with a `dtype` or with `processes`
+        >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
+        >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
+        tensor([[1., 2.]])
     """
 
     @property
@@ -119,7 +166,20 @@ class Network(Protocol):
 
 
 class Mixing(Protocol):
-    """A polynomial in W, applied through nothing but the verb "apply W"."""
+    """A polynomial in W, applied through nothing but the verb "apply W".
+
+    Examples:
+        >>> class Lazy:  # (I + W)/2
+        ...     def rounds_for(self, rho):
+        ...         return 1
+        ...
+        ...     def __call__(self, apply, x, rho):
+        ...         return (x + apply(x)) / 2
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        >>> proxdasa.run(method, problem, networks.ring(3), mixing=Lazy(), iterations=200).mean.round(decimals=3)
+        tensor([[1., 1.]])
+    """
 
     def rounds_for(self, rho: float) -> int:
         """The number m of communication rounds on a network with this ρ."""
@@ -129,7 +189,17 @@ class Mixing(Protocol):
 
 
 class Agents(Protocol):
-    """The verbs an algorithm has, and all it may know. Tensors are ``[trials, agents here, d]``."""
+    """The verbs an algorithm has, and all it may know. Tensors are ``[trials, agents here, d]``.
+
+    Examples:
+        >>> class Half(proxdasa.DPSGD):
+        ...     def step(self, agents: contracts.Agents, k, state):  # steps along half the gradient
+        ...         x = agents.mix(state.x) - self.gamma * agents.grad(state.x, k) / 2
+        ...         return self.State(agents.prox(x, self.gamma))
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> proxdasa.run(Half(gamma=0.5), problem, networks.ring(3), iterations=100).mean.round(decimals=3)
+        tensor([[1., 1.]])
+    """
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """∇G_i(x_i, ξ_i): the sample is named (seed, trial, agent, k), so calling twice uses the same ξ.
@@ -271,13 +341,31 @@ class Engine(Agents, Observer, Host, Protocol):
 
 
 class NonFiniteError(ArithmeticError):
-    """An agent was about to send a row that is not finite."""
+    """An agent was about to send a row that is not finite.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.3)
+        >>> (model(torch.ones(2)) * torch.inf).sum().backward()
+        >>> try:
+        ...     optimizer.step()
+        ... except contracts.NonFiniteError:
+        ...     print("stopped before anything was sent")
+        stopped before anything was sent
+    """
 
 
 class PeerError(RuntimeError):
     """A peer is unreachable or out of step. Several processes may raise this for the same cause.
 
     ``noticed_here`` is false in processes that only learned of the cause from another one.
+
+    Examples:
+        >>> try:
+        ...     raise contracts.PeerError("process 1 has ended", noticed_here=True)
+        ... except contracts.PeerError as error:
+        ...     print(error)
+        process 1 has ended
     """
 
     def __init__(self, reason: str, noticed_here: bool) -> None:
@@ -290,6 +378,10 @@ class Averaging(NamedTuple):
 
     That is what makes a dual gap, a certificate without a gradient more, and a rule for stopping. The law "averaging"
     of `proxdasa.testing` checks the claim.
+
+    Examples:
+        >>> proxdasa.ProxDASA.facts.averaging
+        Averaging(variable='z', step_size='alpha')
     """
 
     variable: str
@@ -309,7 +401,14 @@ class Averaging(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a method declares of itself."""
+    """What a method declares of itself.
+
+    Examples:
+        >>> proxdasa.ProxDASAGT.facts.title, proxdasa.ProxDASAGT.facts.vectors
+        ('Prox-DASA-GT', 3)
+        >>> proxdasa.D2.facts.composite
+        False
+    """
 
     title: str
     """The name in the literature, used in tables and figures."""
@@ -333,6 +432,30 @@ class Algorithm(Protocol):
     """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is.
 
     It is a dataclass, whose fields are its parameters: `run` binds schedules and per-trial values in them.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from typing import ClassVar, NamedTuple
+        >>> @dataclass(frozen=True, eq=False)
+        ... class GradientDescent:
+        ...     facts: ClassVar = contracts.Facts("gradient descent", vectors=1, gradients=1, composite=False)
+        ...     gamma: schedules.Number
+        ...
+        ...     class State(NamedTuple):
+        ...         x: torch.Tensor
+        ...
+        ...     @property
+        ...     def mapping_gamma(self):
+        ...         return self.gamma
+        ...
+        ...     def init(self, agents, x):
+        ...         return self.State(x)
+        ...
+        ...     def step(self, agents, k, state):
+        ...         return self.State(agents.mix(state.x - self.gamma * agents.grad(state.x, k)))
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> proxdasa.run(GradientDescent(gamma=0.5), problem, networks.ring(3), iterations=50).mean.round(decimals=3)
+        tensor([[1., 1.]])
     """
 
     facts: ClassVar[Facts]

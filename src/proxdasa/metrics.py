@@ -21,7 +21,17 @@ from proxdasa.schedules import Number
 
 
 class View:
-    """A run at one moment; the costly evaluation at x̄ is computed once and shared by all measures."""
+    """A run at one moment; the costly evaluation at x̄ is computed once and shared by all measures.
+
+    Examples:
+        >>> largest = metrics.Metric("largest", lambda view: view.x.abs().amax(dim=(1, 2)))
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=100, metrics=[largest]
+        ... )
+        >>> f"{result.records[-1]['largest']:.2f}"
+        '1.00'
+    """
 
     def __init__(self, engine: Observer, gamma: Number, state: Any, z: Tensor | None = None) -> None:
         self.engine, self.gamma, self.state, self._z = engine, gamma, state, z
@@ -73,6 +83,15 @@ class Metric:
     """A named measure: ``of`` maps a `View` to a tensor ``[trials]``.
 
     ``needs_z`` marks measures of methods that declare an averaged gradient.
+
+    Examples:
+        >>> distance = metrics.Metric("distance", lambda view: (view.x_mean - 1).norm(dim=-1).flatten())
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=100, metrics=[distance]
+        ... )
+        >>> result.records[-1]["distance"] < 1e-3
+        True
     """
 
     name: str
@@ -161,6 +180,12 @@ def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
     """‖G(x̄, ∇F(x̄), 1)‖² + ‖X − X̄‖², the "stationarity" of the paper's table (γ = 1, consensus not divided by n).
 
     Ψ is that of the run, or ``regularizer`` if it is given.
+
+    Examples:
+        >>> metrics.table_stationarity().describe()
+        'table_stationarity'
+        >>> metrics.table_stationarity(regularizers.L1(0.1)).parameters
+        {'regularizer': L1(weight=0.1)}
     """
 
     def of(view: View) -> Tensor:
@@ -171,7 +196,20 @@ def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
 
 
 def per_agent(lipschitz: float) -> Metric:
-    """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so not in `STANDARD`."""
+    """The earlier papers' mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L² ‖x_i − x̄‖²; takes n evaluations, so not in `STANDARD`.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3),
+        ...     problem,
+        ...     networks.ring(3),
+        ...     iterations=100,
+        ...     metrics=[metrics.per_agent(lipschitz=1.0)],
+        ... )
+        >>> result.records[-1]["per_agent"] < 1e-6
+        True
+    """
 
     def of(view: View) -> Tensor:
         points = view.engine.gather(view.x)
@@ -189,6 +227,18 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
     """The merit function of the proof, W(x̄, z̄) = Φ(x̄) − Φ* + Ψ(x̄) − η(x̄, z̄) + λ ‖∇F(x̄) − z̄‖².
 
     η(x, z) = min_y ⟨z, y − x⟩ + ‖y − x‖²/(2γ) + Ψ(y), and λ = 1/(8 γ L²) as in the appendix.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3),
+        ...     problem,
+        ...     networks.ring(3),
+        ...     iterations=100,
+        ...     metrics=[metrics.merit(lipschitz=1.0, optimum=-1.0)],
+        ... )
+        >>> f"{result.records[0]['merit']:.2f}", result.records[-1]["merit"] < 1e-5
+        ('1.50', True)
     """
     check_positive_number(lipschitz, "lipschitz")
 

@@ -70,13 +70,24 @@ def normals(words: Tensor) -> Tensor:
 
     x = √2 erf⁻¹(u) with u uniform in (−1, 1). The largest u is 1 − 2⁻²⁴, so x reaches 5.4 standard deviations, which
     one in 15 million normals would exceed.
+
+    Examples:
+        >>> words = torch.tensor([-(2**30), 0, 2**30], dtype=torch.int32)
+        >>> samples.normals(words).round(decimals=3)
+        tensor([-0.6740,  0.0000,  0.6740])
     """
     u = words.to(torch.float32, memory_format=torch.contiguous_format).mul_(2.0**-31 * (1 - 2.0**-24))
     return u.erfinv_().mul_(math.sqrt(2))
 
 
 def uniforms(words: Tensor) -> Tensor:
-    """Uniform numbers in (0, 1), one per word, in float64."""
+    """Uniform numbers in (0, 1), one per word, in float64.
+
+    Examples:
+        >>> words = torch.tensor([-(2**30), 0, 2**30], dtype=torch.int32)
+        >>> samples.uniforms(words).round(decimals=3)
+        tensor([0.2500, 0.5000, 0.7500], dtype=torch.float64)
+    """
     return (words.to(torch.float64) + 2.0**31 + 0.5) * 2.0**-32
 
 

@@ -31,6 +31,15 @@ def per_trial(values: Sequence[float]) -> Tensor:
     """One value per trial, shaped ``[trials, 1, 1]`` so that it broadcasts over agents and coordinates.
 
     With it a sweep is one run: ``ProxDASA(gamma=per_trial([0.01, 0.03, 0.1]), ...)`` with ``trials=3``.
+
+    Examples:
+        >>> proxdasa.per_trial([0.01, 0.03, 0.1]).shape
+        torch.Size([3, 1, 1])
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.DPSGD(gamma=proxdasa.per_trial([0.01, 0.03, 0.1]))
+        >>> result = proxdasa.run(method, problem, networks.ring(3), iterations=50, trials=3)
+        >>> [f"{row['loss']:.2f}" for row in result.last]
+        ['-0.63', '-0.95', '-1.00']
     """
     tensor = torch.as_tensor(values, dtype=torch.float64)  # `run` casts to its own type
     if tensor.ndim != 1 or len(tensor) == 0:
@@ -40,7 +49,15 @@ def per_trial(values: Sequence[float]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A rule (k, n, K, parameters) → α_k with the values of its parameters and, once bound, n and K."""
+    """A rule (k, n, K, parameters) → α_k with the values of its parameters and, once bound, n and K.
+
+    Examples:
+        >>> schedule = schedules.diminishing(0.5)
+        >>> schedule.describe(), schedule.needs
+        ({'name': 'diminishing', 'alpha': 0.5}, ('agents',))
+        >>> schedule.bind(agents=4, iterations=None, dtype=torch.float32)(99)
+        0.1
+    """
 
     name: str
     parameters: Mapping[str, Number]
@@ -71,7 +88,14 @@ class Schedule:
 
 
 def as_schedule(value: Alpha | Number, name: str) -> Alpha:
-    """The value, if it is a schedule or another callable k -> number; a number, or one per trial, as `constant`."""
+    """The value, if it is a schedule or another callable k -> number; a number, or one per trial, as `constant`.
+
+    Examples:
+        >>> schedules.as_schedule(0.1, "alpha")(5)
+        0.1
+        >>> schedules.as_schedule(lambda k: 1 / (k + 1), "alpha")(4)
+        0.2
+    """
     if isinstance(value, int | float | Tensor):
         return constant(check_positive(value, name))
     if not callable(value) or isinstance(value, type):
@@ -85,39 +109,79 @@ def _schedule(name: str, needs: Sequence[str], rule: Callable[..., Number], **pa
 
 
 def constant(value: Number) -> Schedule:
-    """The constant step size α_k = value."""
+    """The constant step size α_k = value.
+
+    Examples:
+        >>> schedules.constant(0.1)(7)
+        0.1
+    """
     return _schedule("constant", (), lambda _k, _n, _K, value: value, value=value)
 
 
 def horizon(scale: Number = 1.0) -> Schedule:
-    """α_k = min{scale √(n/K), 1}: constant, as in the paper's theory and synthetic experiment."""
+    """α_k = min{scale √(n/K), 1}: constant, as in the paper's theory and synthetic experiment.
+
+    Examples:
+        >>> alpha = schedules.horizon().bind(agents=4, iterations=400, dtype=torch.float32)
+        >>> alpha(0), alpha(399)
+        (0.1, 0.1)
+    """
     return _schedule("horizon", ("agents", "iterations"), lambda _k, n, K, scale: _cap(scale, n / K), scale=scale)
 
 
 def diminishing(alpha: Number) -> Schedule:
-    """α_k = min{alpha √(n/k), 1} with k counted from 1; as in the paper's experiments on real data."""
+    """α_k = min{alpha √(n/k), 1} with k counted from 1; as in the paper's experiments on real data.
+
+    Examples:
+        >>> alpha = schedules.diminishing(0.5).bind(agents=4, iterations=None, dtype=torch.float32)
+        >>> alpha(0), alpha(15), alpha(99)
+        (1.0, 0.25, 0.1)
+    """
     return _schedule("diminishing", ("agents",), lambda k, n, _K, alpha: _cap(alpha, n / (k + 1)), alpha=alpha)
 
 
 def uncapped(alpha: Number) -> Schedule:
-    """α_k = alpha min{√(n/k), 1} with k counted from 1; as in the authors' script of Prox-DASA-GT."""
+    """α_k = alpha min{√(n/k), 1} with k counted from 1; as in the authors' script of Prox-DASA-GT.
+
+    Examples:
+        >>> alpha = schedules.uncapped(0.5).bind(agents=4, iterations=None, dtype=torch.float32)
+        >>> alpha(0), alpha(15), alpha(99)
+        (0.5, 0.25, 0.1)
+    """
     return _schedule(
         "uncapped", ("agents",), lambda k, n, _K, alpha: alpha * min(math.sqrt(n / (k + 1)), 1.0), alpha=alpha
     )
 
 
 def cube_root(a: Number, k0: Number = 1.0) -> Schedule:
-    """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, since they scale proximal steps."""
+    """α_k = a / (k + k₀)^{1/3}, the diminishing steps of DEEPSTORM; not capped, since they scale proximal steps.
+
+    Examples:
+        >>> alpha = schedules.cube_root(0.5)
+        >>> f"{alpha(0):.3f}, {alpha(7):.3f}"
+        '0.500, 0.250'
+    """
     return _schedule("cube_root", (), lambda k, _n, _K, a, k0: a / (k + k0) ** (1 / 3), a=a, k0=k0)
 
 
 def cube_root_horizon(a: Number) -> Schedule:
-    """α_k = a / K^{1/3}: constant, DEEPSTORM's other rule."""
+    """α_k = a / K^{1/3}: constant, DEEPSTORM's other rule.
+
+    Examples:
+        >>> alpha = schedules.cube_root_horizon(0.5).bind(agents=4, iterations=1000, dtype=torch.float32)
+        >>> f"{alpha(0):.3f}"
+        '0.050'
+    """
     return _schedule("cube_root_horizon", ("iterations",), lambda _k, _n, K, a: a / K ** (1 / 3), a=a)
 
 
 def nesterov() -> Schedule:
-    """η_k = (θ_k − 1) / θ_{k+1} with θ₀ = 1 and θ_{k+1} = (1 + √(1 + 4 θ_k²)) / 2: Nesterov's momentum, from 0 to 1."""
+    """η_k = (θ_k − 1) / θ_{k+1} with θ₀ = 1 and θ_{k+1} = (1 + √(1 + 4 θ_k²)) / 2: Nesterov's momentum, from 0 to 1.
+
+    Examples:
+        >>> [f"{schedules.nesterov()(k):.2f}" for k in (0, 1, 10, 100)]
+        ['0.00', '0.28', '0.78', '0.97']
+    """
     return _schedule("nesterov", (), lambda k, _n, _K: (_theta(k) - 1) / _theta(k + 1))
 
 

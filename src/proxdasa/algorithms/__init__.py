@@ -1,7 +1,7 @@
-"""Methods, one short file each, or one for a family that shares its frame: a state, how it starts, one step.
+"""The methods: one short file for each, or for a family with a common scheme, with its state, its start and one step.
 
-To add a method, write its file after the model of `prox_dasa.py` and list the class in `ALL`: the command line, the
-configuration format and the shared tests find it there.
+To add a method, write a file like `prox_dasa.py` and list the class in `ALL`, where the command line, the configuration
+format and the shared tests find it.
 """
 
 from proxdasa.algorithms.d2 import D2

@@ -1,4 +1,4 @@
-"""Means over batches of named samples, for the methods that need more than one sample at a time."""
+"""Means over batches of samples, for methods that need more than one sample at a time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from proxdasa.contracts import Agents
 
 
 def batch_grad(agents: Agents, x: Tensor, k: int, size: int, sample: int = 0) -> Tensor:
-    """(1/b) Σ_j ∇G(x, ξ_j) over the b samples of iteration k, named kb, …, kb + b − 1.
+    """(1/b) Σ_j ∇G(x, ξ_j) over the b samples of iteration k, those with numbers kb, …, kb + b − 1.
 
-    Consecutive names of one stream: samples are made in blocks of these, so that large batches waste none.
+    The numbers are consecutive because samples are generated in blocks of consecutive numbers; so none are wasted.
     """
     total = agents.grad(x, k * size, sample)
     for name in range(k * size + 1, (k + 1) * size):

@@ -7,7 +7,7 @@ Mancino-Ball, Miao, Xu and Chen (2022):
     d' = (1 − β)(d + ∇G(x', ξ) − ∇G(x, ξ)) + β ṽ          ṽ: an unbiased estimate of ∇F_i(x'_i)
     ỹ' = y + d' − d
 
-begun with ỹ = d = an estimate at x⁰; x and ỹ travel together. The versions differ in ṽ. The means of ỹ and d agree
+starting with ỹ = d = an estimate at x⁰. x and ỹ are sent together. The versions differ in ṽ. The means of ỹ and d agree
 after every step.
 
 Step sizes: β_k = 1 − α_{k+1}/α_k + b α²_{k+1}, for the diminishing α_k = `schedules.cube_root(a, k0)`. The paper's
@@ -52,7 +52,7 @@ def _beta(alpha: Alpha, b: Number, k: int) -> Number:
 
 @dataclass(frozen=True, eq=False)
 class _Sampled(ABC):
-    """What the versions that estimate by samples alone have in common; d' is their own."""
+    """The common part of the versions that use only sample gradients; they differ in d'."""
 
     State: ClassVar[type[Tracked]] = Tracked
 
@@ -67,16 +67,16 @@ class _Sampled(ABC):
 
     @property
     def mapping_gamma(self) -> Number:
-        """One: the proximal steps vary."""
+        """1, because the proximal step α_k varies."""
         return 1.0
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
-        """ỹ = d = the initial batch."""
+        """Start with ỹ = d = the mean gradient of the initial batch."""
         d = batch_grad(agents, x, 0, self.initial_batch, INITIAL)
         return Tracked(x, d, d)
 
     def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
-        """Proximal step, recursive momentum, tracking."""
+        """Take the proximal step, update the recursive momentum, track."""
         x, y, d = state
         x_new, y = _move(agents, self.alpha(k), x, y)
         d_new = self._momentum(agents, k + 1, _beta(self.alpha, self.beta, k), d, x, x_new)
@@ -84,7 +84,7 @@ class _Sampled(ABC):
 
     @abstractmethod
     def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
-        """The estimate d' at x', by the samples of iteration k."""
+        """The estimate d' at x', from the samples of iteration k."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +96,13 @@ class DeepStormV2(_Sampled):
         y' = mix[y + d' − d]
 
     ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
+
+    Examples:
+        >>> method = proxdasa.DeepStormV2(alpha=schedules.cube_root(0.3), beta=0.5)
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> bool((result.mean - 1).norm() < 0.1)
+        True
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
@@ -113,6 +120,13 @@ class DeepStormV1(_Sampled):
         y' = mix[y + d' − d]
 
     ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}.
+
+    Examples:
+        >>> method = proxdasa.DeepStormV1(alpha=schedules.cube_root(0.3), beta=0.5)
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> bool((result.mean - 1).norm() < 0.1)
+        True
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3)
@@ -133,6 +147,13 @@ class DeepStormV1SVRG:
 
     ``snapshot`` is q; ``beta`` is the b of β_k = 1 − α_{k+1}/α_k + b α²_{k+1}. The first snapshot is x⁰, and d⁰ its
     full gradient.
+
+    Examples:
+        >>> method = proxdasa.DeepStormV1SVRG(alpha=schedules.cube_root(0.3), beta=0.5, snapshot=20)
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> bool((result.mean - 1).norm() < 0.1)
+        True
     """
 
     facts: ClassVar[Facts] = Facts("DEEPSTORM v1-SVRG", vectors=2, gradients=4)
@@ -157,16 +178,16 @@ class DeepStormV1SVRG:
 
     @property
     def mapping_gamma(self) -> Number:
-        """One: the proximal steps vary."""
+        """1, because the proximal step α_k varies."""
         return 1.0
 
     def init(self, agents: Agents, x: Tensor) -> State:
-        """x̂ = x⁰; ỹ = d = v̂ = the full gradient there."""
+        """Start with x̂ = x⁰ and ỹ = d = v̂ = the full gradient there."""
         v = agents.full_grad(x)
         return self.State(x, v, v, x, v)
 
     def step(self, agents: Agents, k: int, state: State) -> State:
-        """Proximal step, recursive momentum with a correction from the snapshot or a new one, tracking."""
+        """Take the proximal step, update the momentum with the snapshot or renew it, track."""
         x, y, d, x_hat, v_hat = state
         β = _beta(self.alpha, self.beta, k)
         x_new, y = _move(agents, self.alpha(k), x, y)

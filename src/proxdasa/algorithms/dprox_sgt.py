@@ -22,9 +22,16 @@ class DProxSGT:
         y = mix[ỹ]
         x = prox_γ(mix[x] − γ y)
 
-    This is y' = mix[y + g(x', ξ') − g(x, ξ)], x' = prox_γ(mix[x] − γ y) begun with y = g = 0, so that the first tracker
-    is the mixed first gradient, x and y travel together and a step takes one gradient. The mean of y equals the mean
-    of g after every step.
+    This is y' = mix[y + g(x', ξ') − g(x, ξ)], x' = prox_γ(mix[x] − γ y) started with y = g = 0, so that the first
+    tracker is the mixed first gradient, x and y are sent together, and a step needs one gradient. The mean of y equals
+    the mean of g after every step.
+
+    Examples:
+        >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
+        >>> problem, method = problems.Quadratic(A, b), proxdasa.DProxSGT(gamma=0.1)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=300)
+        >>> result.mean[0].round(decimals=3)
+        tensor([2., 1.])
     """
 
     facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1)
@@ -43,15 +50,15 @@ class DProxSGT:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
-        """Y = g = 0."""
+        """Start with y = g = 0."""
         return self.State(x, y=torch.zeros_like(x), g=torch.zeros_like(x))
 
     def step(self, agents: Agents, k: int, state: State) -> State:
-        """Sample gradient, tracking, mixing, the proximal step."""
+        """Take a sample gradient, track, mix, take the proximal step."""
         x, y, g = state
         γ, g_new = self.gamma, agents.grad(x, k)
         x, y = agents.mix(x, y + g_new - g)

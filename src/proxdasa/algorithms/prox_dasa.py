@@ -22,7 +22,16 @@ class ProxDASA:
         x = mix[(1 − α) x + α y]
         z = mix[(1 − α) z + α g(x, ξ)]          the gradient is taken at the old x
 
-    z averages the stochastic gradients over time and neighbours, so it becomes ∇F(x̄) without large batches.
+    z averages the stochastic gradients over time and neighbours, so it approaches ∇F(x̄) without large batches.
+
+    Examples:
+        >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
+        >>> method = proxdasa.ProxDASA(gamma=0.05, alpha=0.3)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> result.records[0]["loss"] > 10 * result.records[-1]["loss"]
+        True
+        >>> sorted(result.state)
+        ['x', 'z']
     """
 
     facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"))
@@ -42,15 +51,15 @@ class ProxDASA:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
-        """z⁰ = 0."""
+        """Start with z⁰ = 0."""
         return self.State(x, z=torch.zeros_like(x))
 
     def step(self, agents: Agents, k: int, state: State) -> State:
-        """Local step, sample gradient at the old x, averaging, mixing."""
+        """Take the proximal step and a sample gradient at the old x, average, mix."""
         x, z = state
         γ, α = self.gamma, self.alpha(k)
         y = agents.prox(descend(x, γ, z), γ)

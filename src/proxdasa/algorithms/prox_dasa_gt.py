@@ -19,12 +19,22 @@ class ProxDASAGT:
     """Prox-DASA-GT (Algorithm 2 of Xiao, Chen, Balasubramanian and Ghadimi, 2023).
 
         y = prox_γ(x − γ z)
-        v' = g(x, ξ);   ũ = u + v' − v          the tracker; v is last step's gradient
+        v' = g(x, ξ);   ũ = u + v' − v          the tracker; v is the previous gradient
         x = mix[(1 − α) x + α y]
         z = mix[(1 − α) z + α ũ];   u = mix[ũ]
 
-    The mean of u equals the mean of v after every step, so z follows the network's gradient and not the agent's own:
-    the agents' data may differ without bound.
+    The mean of u equals the mean of v after every step, so z follows the gradient of the whole network, not the
+    agent's own: the agents' data may differ without bound.
+
+    Examples:
+        >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
+        >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.2)
+        >>> result = proxdasa.run(method, problems.Quadratic(A, b), networks.ring(4), iterations=300)
+        >>> result.x[0].round(decimals=3)  # agents whose data differ agree on one point
+        tensor([[2., 1.],
+                [2., 1.],
+                [2., 1.],
+                [2., 1.]])
     """
 
     facts: ClassVar[Facts] = Facts("Prox-DASA-GT", vectors=3, gradients=1, averaging=Averaging("z", "alpha"))
@@ -46,15 +56,15 @@ class ProxDASAGT:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
-        """z⁰ = u⁰ = v⁰ = 0."""
+        """Start with z⁰ = u⁰ = v⁰ = 0."""
         return self.State(x, z=torch.zeros_like(x), u=torch.zeros_like(x), v=torch.zeros_like(x))
 
     def step(self, agents: Agents, k: int, state: State) -> State:
-        """Local step, sample gradient at the old x, tracking, averaging of the tracker, mixing."""
+        """Take the proximal step and a sample gradient at the old x, track, average the tracker, mix."""
         x, z, u, v = state
         γ, α = self.gamma, self.alpha(k)
         y = agents.prox(descend(x, γ, z), γ)

@@ -1,4 +1,4 @@
-"""ProxGT-SA, ProxGT-SR-O and ProxGT-SR-E: one frame of proximal gradient tracking, three gradient estimators.
+"""ProxGT-SA, ProxGT-SR-O and ProxGT-SR-E: one scheme of proximal gradient tracking with three gradient estimators.
 
 Xin, Das, Khan and Kar (2021):
 
@@ -7,8 +7,8 @@ Xin, Das, Khan and Kar (2021):
     v' = the estimate of ∇F_i(x'_i)
     ỹ' = y + v' − v
 
-begun with ỹ = v = the estimate at x⁰. The paper's α is γ here, as it is the step of the prox. x' is mixed after y, so a
-step waits for its neighbours twice. The means of ỹ and v agree after every step.
+starting with ỹ = v = the estimate at x⁰. The paper's α is called γ here, because it is the step of the prox. x' is
+mixed after y, so a step waits for its neighbours twice. The means of ỹ and v agree after every step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Tracked(NamedTuple):
 
 
 def _track(agents: Agents, γ: Number, state: Tracked, estimate: Callable[[Tensor], Tensor]) -> Tracked:
-    """The frame."""
+    """One step of the common scheme, with the given estimate of the gradient at x'."""
     x, y, v = state
     y = agents.mix(y)
     x = agents.mix(agents.prox(descend(x, γ, y), γ))
@@ -54,6 +54,13 @@ class ProxGTSA:
         y' = mix[y + v' − v]
 
     ``batch`` is b.
+
+    Examples:
+        >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
+        >>> method = proxdasa.ProxGTSA(gamma=0.02, batch=4)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=200)
+        >>> result.records[-1]["samples"]  # 4 at the start, and 4 in each iteration
+        804
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1)
@@ -68,16 +75,16 @@ class ProxGTSA:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
-        """ỹ = v = the first batch."""
+        """Start with ỹ = v = the mean gradient of the first batch."""
         v = batch_grad(agents, x, 0, self.batch)
         return Tracked(x, v, v)
 
     def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
-        """The frame with a fresh batch."""
+        """Take a step with the mean gradient of a new batch."""
         return _track(agents, self.gamma, state, lambda x: batch_grad(agents, x, k + 1, self.batch))
 
 
@@ -91,6 +98,13 @@ class ProxGTSRO:
         y' = mix[y + v' − v]
 
     ``batch`` is b, ``period`` q and ``restart_batch`` B.
+
+    Examples:
+        >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
+        >>> method = proxdasa.ProxGTSRO(gamma=0.02, period=10, restart_batch=20)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
+        >>> result.records[-1]["samples"]  # 11 batches of 20 and 90 single samples
+        310
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2)
@@ -109,16 +123,16 @@ class ProxGTSRO:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
-        """ỹ = v = the first large batch."""
+        """Start with ỹ = v = the mean gradient of the first large batch."""
         v = batch_grad(agents, x, 0, self.restart_batch, RESTARTS)
         return Tracked(x, v, v)
 
     def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
-        """The frame with the recursive estimate or a restart."""
+        """Take a step with the recursive estimate, or with a restart."""
 
         def estimate(x: Tensor) -> Tensor:
             if (k + 1) % self.period == 0:
@@ -138,6 +152,13 @@ class ProxGTSRE:
         y' = mix[y + v' − v]
 
     ``batch`` is b and ``period`` q.
+
+    Examples:
+        >>> method = proxdasa.ProxGTSRE(gamma=0.1, period=10)
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
+        >>> result.records[-1]["full_gradients"]  # one at the start, then every 10 iterations
+        11
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2)
@@ -154,16 +175,16 @@ class ProxGTSRE:
 
     @property
     def mapping_gamma(self) -> Number:
-        """γ."""
+        """γ, the proximal step."""
         return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
-        """ỹ = v = the full gradient at x⁰."""
+        """Start with ỹ = v = the full gradient at x⁰."""
         v = agents.full_grad(x)
         return Tracked(x, v, v)
 
     def step(self, agents: Agents, k: int, state: Tracked) -> Tracked:
-        """The frame with the recursive estimate or a restart."""
+        """Take a step with the recursive estimate, or with a restart."""
 
         def estimate(x: Tensor) -> Tensor:
             if (k + 1) % self.period == 0:

@@ -1,4 +1,4 @@
-"""Arithmetic on rows that would take several passes over memory if written out."""
+"""Arithmetic on rows in one pass over memory; written out, it would take several."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from proxdasa.schedules import Number
 
 
 def descend(x: Tensor, γ: Number, z: Tensor) -> Tensor:
-    """One pass over memory for x − γ z."""
+    """x − γ z in one pass over memory."""
     return advance(x, -γ, z)
 
 
 def advance(x: Tensor, γ: Number, z: Tensor) -> Tensor:
-    """One pass over memory for x + γ z."""
+    """x + γ z in one pass over memory."""
     return torch.addcmul(x, γ, z) if isinstance(γ, Tensor) else torch.add(x, z, alpha=γ)

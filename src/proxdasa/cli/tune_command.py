@@ -74,10 +74,10 @@ def tune(
         setup = search.setup
         search.check(measure)
     note(search.size)
-    with tuning.divergence_expected():
+    with tuning.expect_divergence():
         result = run_all({tuning.SWEEP: setup}, output, overwrite)[tuning.SWEEP]
     with input_errors():
-        tuned = search.ranked(result, measure)
+        tuned = search.rank(result, measure)
         _show(tuned)
         show_written(tuned.write(output))
         outcomes = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]

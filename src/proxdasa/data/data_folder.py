@@ -21,7 +21,15 @@ OPENERS: dict[str, Callable[[Path], Any]] = {".bz2": bz2.BZ2File, ".gz": gzip.Gz
 
 
 def folder() -> Path:
-    """The data folder: the environment variable PROXDASA_DATA, else ``proxdasa`` in the user's cache directory."""
+    """The data folder: the environment variable PROXDASA_DATA, else ``proxdasa`` in the user's cache directory.
+
+    Examples:
+        >>> import os
+        >>> from unittest import mock
+        >>> with mock.patch.dict(os.environ, PROXDASA_DATA="/srv/data"):
+        ...     print(data.folder())
+        /srv/data
+    """
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME", "")

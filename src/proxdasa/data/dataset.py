@@ -16,7 +16,16 @@ from proxdasa.data.partitions import Partition, Shuffled
 
 
 class Examples(Protocol):
-    """The source of the agents' examples: a data set in memory, or files that are read when needed."""
+    """The source of the agents' examples: a data set in memory, or files that are read when needed.
+
+    Examples:
+        >>> dataset = data.from_tensors(torch.zeros(6, 2), torch.arange(6) % 2)
+        >>> dataset.here
+        True
+        >>> _, rows = dataset.load(range(3), data.Contiguous())
+        >>> rows
+        [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
+    """
 
     here: ClassVar[bool]
     """Whether all examples are in memory, for a partition to divide; otherwise the files divide them already."""
@@ -32,6 +41,13 @@ class Dataset:
     x is ``[N, ...]`` in float32. For classification y is ``[N]`` in int64 with values 0, ..., classes − 1; for
     regression ``classes`` is None and y is ``[N]`` or ``[N, ...]`` in float32. ``origin`` has the arguments of the
     loader called ``name``, which gives the same data set again; it is None if the tensors came from elsewhere.
+
+    Examples:
+        >>> dataset = data.from_tensors([[0.0], [1.0], [2.0]], [0, 1, 1], name="three rows")
+        >>> dataset.x.shape, dataset.y, dataset.classes
+        (torch.Size([3, 1]), tensor([0, 1, 1]), 2)
+        >>> dataset.describe()["shapes"]
+        [[3, 1], [3]]
     """
 
     name: str
@@ -112,6 +128,12 @@ def from_tensors(
     """A data set made of tensors, arrays or lists.
 
     Whole-number y are labels 0, ..., C − 1, with C one more than the largest; floating-point y are targets.
+
+    Examples:
+        >>> data.from_tensors([[0.0], [1.0]], [0, 2]).classes  # whole numbers are labels 0, 1, 2
+        3
+        >>> data.from_tensors([[0.0], [1.0]], [0.5, 2.0]).classes is None  # other numbers are targets
+        True
     """
     parts = {
         key: None if part is None else torch.as_tensor(part)

@@ -24,13 +24,22 @@ PATIENCE = 30.0
 
 
 class FetchError(OSError):
-    """No mirror sent the file; the message gives the reason for each, and where to put the file by hand."""
+    """No mirror sent the file; the message gives the reason for each, and where to put the file by hand.
+
+    Examples:
+        >>> issubclass(data.FetchError, OSError)  # caught like any other error of reading and writing
+        True
+    """
 
 
 def fetch(name: str, folder: str | Path | None = None, progress: Progress | None = None) -> list[Path]:
     """Download a data set's files into the data folder, and return their paths.
 
     Files that are there with the checksum of the reference files are kept, others are replaced.
+
+    Examples:
+        >>> len(data.fetch("a9a"))  # downloads the files that are not in `folder()` yet
+        2
     """
     if name not in SOURCES:
         raise ValueError(f"there is no data set {name!r} to download; accepted: {', '.join(SOURCES)}")

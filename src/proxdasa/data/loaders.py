@@ -24,6 +24,11 @@ def a9a() -> Dataset:
 
     32,561 rows for training and 16,281 for testing. The last feature never occurs in the test file, so the width is
     fixed rather than taken from the files.
+
+    Examples:
+        >>> dataset = data.a9a()  # after `proxdasa data fetch a9a`
+        >>> dataset.x.shape, dataset.test_x.shape
+        (torch.Size([32561, 123]), torch.Size([16281, 123]))
     """
     source = SOURCES["a9a"]
     x, y, test_x, test_y = (part for file in source.files for part in _a9a_part(source, file))
@@ -43,6 +48,11 @@ def mnist(normalise: bool = True) -> Dataset:
     """The MNIST data set: images ``[1, 28, 28]`` of ten handwritten digits, 60,000 for training, 10,000 for testing.
 
     Pixels are scaled to [0, 1] and, if ``normalise``, to (pixel − 0.1307)/0.3081, which has mean 0 and variance 1.
+
+    Examples:
+        >>> dataset = data.mnist()  # after `proxdasa data fetch mnist`
+        >>> dataset.x.shape, dataset.classes
+        (torch.Size([60000, 1, 28, 28]), 10)
     """
     source = SOURCES["mnist"]
     parts: list[Tensor] = []
@@ -74,6 +84,11 @@ def digits(seed: int = 0) -> Dataset:
     """Scikit-learn's digits: 1,797 images of 8 × 8 pixels as rows of 64 numbers in [0, 1], ten classes.
 
     A fifth of the rows, chosen by ``seed``, is for testing. Needs scikit-learn, but no download.
+
+    Examples:
+        >>> dataset = data.digits()
+        >>> dataset.x.shape, dataset.test_x.shape
+        (torch.Size([1438, 64]), torch.Size([359, 64]))
     """
     x, y = _from_sklearn("load_digits")
     return _split("digits", torch.from_numpy(x / 16).to(torch.float32), y, seed)
@@ -84,6 +99,11 @@ def breast_cancer(seed: int = 0) -> Dataset:
 
     A fifth of the rows, chosen by ``seed``, is for testing. Each measurement is shifted and scaled to mean 0 and
     variance 1 over the training rows. Needs scikit-learn, but no download.
+
+    Examples:
+        >>> dataset = data.breast_cancer()
+        >>> dataset.x.shape, dataset.test_x.shape
+        (torch.Size([456, 30]), torch.Size([113, 30]))
     """
     x, y = _from_sklearn("load_breast_cancer")
     features = torch.from_numpy(x)
@@ -121,10 +141,18 @@ def _split(name: str, x: Tensor, y: NDArray[np.int64], seed: int) -> Dataset:
 def libsvm(
     path: str | Path, features: int | None = None, test: str | Path | None = None, regression: bool = False
 ) -> Dataset:
-    """Any file in LIBSVM's format, plain or .bz2, .gz, .xz, and perhaps one for testing.
+    r"""Any file in LIBSVM's format, plain or .bz2, .gz, .xz, and perhaps one for testing.
 
     The labels, in ascending order, become 0, ..., C − 1; with ``regression`` they are targets and stay as they are.
     ``features`` fixes the width; without it the largest index of both files does.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("train.svm").write_text("-1 1:0.5 3:2\n+1 2:1\n")
+        >>> dataset = data.libsvm("train.svm")
+        >>> dataset.x, dataset.y
+        (tensor([[0.5000, 0.0000, 2.0000],
+                [0.0000, 1.0000, 0.0000]]), tensor([0, 1]))
     """
     paths = [Path(file) for file in (path, test) if file is not None]
     read = [read_svm(file, features) for file in paths]

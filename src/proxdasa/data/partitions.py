@@ -26,6 +26,10 @@ class Contiguous:
     """Blocks of ⌊N/n⌋ rows as they stand in the file; the last N − n⌊N/n⌋ rows are not used.
 
     That is how the authors' scripts divide a9a and MNIST.
+
+    Examples:
+        >>> data.Contiguous()(torch.zeros(7), 3)
+        [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
     """
 
     def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
@@ -36,7 +40,12 @@ class Contiguous:
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Rows dealt at random: the agents' data are alike. All rows are used; sizes differ by at most one."""
+    """Rows dealt at random: the agents' data are alike. All rows are used; sizes differ by at most one.
+
+    Examples:
+        >>> [len(rows) for rows in data.Shuffled(seed=0)(torch.zeros(7), 3)]
+        [3, 2, 2]
+    """
 
     seed: int = 0
 
@@ -55,6 +64,11 @@ class Shards:
     """Rows sorted by label, cut into n · per_agent shards of nearly one size, and the shards dealt at random.
 
     With few shards per agent each sees few classes. All rows are used. After McMahan et al., 2017, Section 3.
+
+    Examples:
+        >>> y = torch.tensor([0, 1, 2, 3] * 3)
+        >>> [y[rows].unique().tolist() for rows in data.Shards(per_agent=1)(y, 4)]  # one class for each agent
+        [[3], [0], [2], [1]]
     """
 
     per_agent: int = 2
@@ -83,6 +97,12 @@ class Dirichlet:
     Large β is nearly uniform, small β gives each class to few agents. All rows are used; sizes differ. An agent left
     without rows gets one from the agent that has the most. After Hsu, Qi and Brown, 2019. The gamma variates are
     NumPy's, whose values may change with its version.
+
+    Examples:
+        >>> y = torch.arange(1000) % 10
+        >>> even, skewed = data.Dirichlet(beta=1000.0)(y, 4), data.Dirichlet(beta=0.1)(y, 4)
+        >>> len(y[even[0]].unique()), len(y[skewed[0]].unique()) < 10
+        (10, True)
     """
 
     beta: float
@@ -117,7 +137,12 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows as they stand in the file, ``sizes[i]`` of them for agent i; those that remain are not used."""
+    """Rows as they stand in the file, ``sizes[i]`` of them for agent i; those that remain are not used.
+
+    Examples:
+        >>> data.Sizes([3, 1])(torch.zeros(5), 2)
+        [tensor([0, 1, 2]), tensor([3])]
+    """
 
     sizes: Sequence[int]
 

@@ -76,6 +76,15 @@ def per_agent(
     are LIBSVM's, plain or .bz2, .gz, .xz, with the given number of ``features``, or .safetensors with x ``[N, ...]``
     and y. Since a file may lack some labels, ``labels`` lists all of them; in ascending order they become
     0, ..., C − 1. With ``regression`` there are no labels, and y are targets.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> for agent in range(3):
+        ...     _ = Path(f"site-{agent}.svm").write_text("-1 1:0.5\n+1 2:1\n" * (agent + 1))
+        >>> sites = data.per_agent("site-{agent}.svm", features=2, labels=[-1, 1])
+        >>> problem = problems.Supervised(lambda: torch.nn.Linear(2, 2), sites, agents=3)
+        >>> [len(rows) for rows in problem.parts]
+        [2, 4, 6]
     """
     if AGENT not in str(files):
         raise ValueError(f"files must have {AGENT} in place of the agent's number; got {str(files)!r}")

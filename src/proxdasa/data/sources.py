@@ -108,7 +108,12 @@ SOURCES = {source.name: source for source in (A9A, MNIST)}
 
 
 def listing(folder: Path | None = None) -> list[tuple[str, Path, bool]]:
-    """Every file of every source: the data set, where the file is or is expected, and whether it is there."""
+    """Every file of every source: the data set, where the file is or is expected, and whether it is there.
+
+    Examples:
+        >>> sorted({name for name, path, present in data.listing()})
+        ['a9a', 'mnist']
+    """
     rows = []
     for source in SOURCES.values():
         for file in source.files:

@@ -148,7 +148,7 @@ def published_values(name: str) -> dict[str, dict[str, float]]:
 def sweep(name: str, algorithms: Sequence[str], iterations: int | None = None, seed: int = 0) -> dict[str, Setup]:
     """The grid of γ and α, as nine stacked trials, for each of the paper's own methods among ``algorithms``."""
     chosen: dict[str, Algorithm] = {
-        f"sweep/{method}": tuning.stacked(kind(1.0, diminishing(1.0)), GRID)
+        f"sweep/{method}": tuning.stack_settings(kind(1.0, diminishing(1.0)), GRID)
         for method, kind in DASA.items()
         if method in algorithms
     }

@@ -21,6 +21,11 @@ class Gossip:
         mix(X) = W^m X
 
     ``rounds="auto"`` takes the paper's m = ⌈1/(1 − ρ)⌉, which makes the transient time independent of the graph.
+
+    Examples:
+        >>> network = networks.ring(20)
+        >>> proxdasa.Gossip(rounds=3).rounds_for(network.rho), proxdasa.Gossip("auto").rounds_for(network.rho)
+        (3, 31)
     """
 
     rounds: Rounds = 1

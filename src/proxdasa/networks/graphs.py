@@ -26,6 +26,10 @@ def ring(agents: int) -> csr_array:
     """Each agent between two others, and W = I − L/3: from three agents on, all weights are 1/3.
 
     Two agents have one edge, of weight 1/3, and one agent keeps its own value.
+
+    Examples:
+        >>> networks.ring(8)
+        ring(8): 8 agents, 8 edges, rho=0.8047
     """
     check_count(agents, "agents")
     _check_size(agents, agents)
@@ -34,7 +38,14 @@ def ring(agents: int) -> csr_array:
 
 @builder
 def path(agents: int, weights: Weights = metropolis) -> csr_array:
-    """Agents in a line: the slowest of all usual graphs to mix."""
+    """Agents in a line: the slowest of all usual graphs to mix.
+
+    Examples:
+        >>> networks.path(8)
+        path(8): 8 agents, 7 edges, rho=0.9493
+        >>> networks.path(8, weights=networks.best_constant)
+        path(8, weights=best_constant): 8 agents, 7 edges, rho=0.9239
+    """
     check_count(agents, "agents")
     _check_size(agents, agents)
     return weights(nx.path_graph(agents))
@@ -42,7 +53,12 @@ def path(agents: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def star(agents: int, weights: Weights = metropolis) -> csr_array:
-    """Agent 0 in the middle, an edge to each of the others: the graph of a server and its clients."""
+    """Agent 0 in the middle, an edge to each of the others: the graph of a server and its clients.
+
+    Examples:
+        >>> networks.star(8)
+        star(8): 8 agents, 7 edges, rho=0.8750
+    """
     check_count(agents, "agents")
     _check_size(agents, agents)
     return weights(nx.star_graph(agents - 1))
@@ -50,7 +66,12 @@ def star(agents: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def complete(agents: int) -> csr_array:
-    """Everyone talks to everyone, W = 11ᵀ/n: one round is exact averaging, ρ = 0."""
+    """Everyone talks to everyone, W = 11ᵀ/n: one round is exact averaging, ρ = 0.
+
+    Examples:
+        >>> networks.complete(8)
+        complete(8): 8 agents, 28 edges, rho=0.0000
+    """
     check_count(agents, "agents")
     check_dense(agents**2)
     return csr_array(np.full((agents, agents), 1 / agents))
@@ -58,7 +79,12 @@ def complete(agents: int) -> csr_array:
 
 @builder
 def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
-    """A rectangle of agents, numbered row by row, each with its neighbours above, below, left and right."""
+    """A rectangle of agents, numbered row by row, each with its neighbours above, below, left and right.
+
+    Examples:
+        >>> networks.grid(2, 3).neighbours(0)
+        (1, 3)
+    """
     check_count(rows, "rows")
     check_count(columns, "columns")
     _check_size(rows * columns, 2 * rows * columns)
@@ -67,7 +93,12 @@ def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
-    """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself."""
+    """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself.
+
+    Examples:
+        >>> networks.torus(3, 4)
+        torus(3, 4): 12 agents, 24 edges, rho=0.6000
+    """
     check_count(rows, "rows")
     check_count(columns, "columns")
     _check_size(rows * columns, 2 * rows * columns)
@@ -76,7 +107,12 @@ def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
-    """Two lines of agents side by side, 2 · rungs in all; agent i stands opposite agent rungs + i."""
+    """Two lines of agents side by side, 2 · rungs in all; agent i stands opposite agent rungs + i.
+
+    Examples:
+        >>> networks.ladder(3).neighbours(0)
+        (1, 3)
+    """
     check_count(rungs, "rungs")
     _check_size(2 * rungs, 3 * rungs)
     return weights(nx.ladder_graph(rungs))
@@ -84,7 +120,12 @@ def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
-    """2^dimension agents, neighbours where their numbers differ in one binary digit."""
+    """2^dimension agents, neighbours where their numbers differ in one binary digit.
+
+    Examples:
+        >>> networks.hypercube(3).neighbours(0)
+        (1, 2, 4)
+    """
     check_whole(dimension, "dimension", least=0, most=20)  # 2^20 is a million agents
     _check_size(2**dimension, dimension * 2**dimension // 2)
     # networkx gives dimension 0 no node at all.
@@ -97,6 +138,10 @@ def exponential(agents: int, weights: Weights = metropolis) -> csr_array:
 
     About 2 log₂ n neighbours each, and 1 − ρ = 2/log₂ n where n is a power of two; a ring has 1 − ρ of the order 1/n².
     Ying et al., Exponential graph is provably efficient for decentralized deep training, 2021; undirected here.
+
+    Examples:
+        >>> networks.exponential(16)
+        exponential(16): 16 agents, 56 edges, rho=0.5000
     """
     check_count(agents, "agents")
     _check_size(agents, agents * agents.bit_length())
@@ -109,6 +154,11 @@ def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights
     """Each pair of agents is joined with the given probability, independently of the others.
 
     Erdős and Rényi, On random graphs I, 1959; connected with high probability above log(n)/n.
+
+    Examples:
+        >>> network = networks.erdos_renyi(20, probability=0.3, seed=1)
+        >>> network.n, len(network.edges)
+        (20, 60)
     """
     check_count(agents, "agents")
     check_probability(probability, "probability")
@@ -121,7 +171,12 @@ def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights
 
 @builder
 def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropolis) -> csr_array:
-    """A random graph where all agents have the same number of neighbours; from degree 3 on it mixes fast."""
+    """A random graph where all agents have the same number of neighbours; from degree 3 on it mixes fast.
+
+    Examples:
+        >>> networks.regular(20, degree=3, seed=1).degrees.tolist()[:5]
+        [3, 3, 3, 3, 3]
+    """
     check_count(agents, "agents")
     check_whole(degree, "degree", least=0)
     if degree >= agents or agents * degree % 2:
@@ -137,7 +192,12 @@ def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropol
 
 @builder
 def paper() -> csr_array:
-    """The 8 agents and 24 edges of the MNIST experiment of Prox-DASA, W = I − L/8, ρ = 0.375."""
+    """The 8 agents and 24 edges of the MNIST experiment of Prox-DASA, W = I − L/8, ρ = 0.375.
+
+    Examples:
+        >>> networks.paper()
+        paper(): 8 agents, 24 edges, rho=0.3750
+    """
     # As published, with agents numbered from one.
     edges = "12 23 36 64 45 57 78 81 13 37 74 48 82 25 56 61 14 42 26 67 71 15 58 38"
     graph = nx.empty_graph(8)
@@ -150,6 +210,11 @@ def from_graph(graph: Graph, weights: Weights = metropolis) -> csr_array:
     """Any undirected networkx graph; agents are its nodes, sorted, or as given if they cannot be sorted.
 
     Self-loops and edge attributes are ignored: the weights decide what an agent keeps and gives.
+
+    Examples:
+        >>> import networkx
+        >>> networks.from_graph(networkx.petersen_graph())
+        from_graph(10 agents, 15 edges): 10 agents, 15 edges, rho=0.5000
     """
     if not isinstance(graph, nx.Graph):
         raise TypeError(f"graph must be an undirected networkx.Graph; got {type(graph).__name__}")
@@ -168,6 +233,10 @@ def from_matrix(W: ArrayLike | sparray | spmatrix) -> csr_array:
 
     A W in float32 or float16 is checked to that precision and then corrected in double precision: it becomes
     (W + Wᵀ)/2, and each self weight is set so that its row sums to one.
+
+    Examples:
+        >>> networks.from_matrix([[0.75, 0.25], [0.25, 0.75]])
+        from_matrix(2 agents, 1 edge): 2 agents, 1 edge, rho=0.5000
     """
     return check_matrix(W)
 

@@ -26,6 +26,15 @@ class Network:
     """A connected graph of n agents with symmetric, doubly stochastic weights W and ρ < 1.
 
     Usually made by a builder such as ``ring(8)``; ``from_matrix(W)`` takes any other W.
+
+    Examples:
+        >>> network = networks.ring(5)
+        >>> network
+        ring(5): 5 agents, 5 edges, rho=0.5393
+        >>> network.neighbours(0), network.degrees.tolist()
+        ((1, 4), [2, 2, 2, 2, 2])
+        >>> network.W.toarray()[0].round(2).tolist()
+        [0.33, 0.33, 0.0, 0.0, 0.33]
     """
 
     W: csr_array

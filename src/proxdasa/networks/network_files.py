@@ -29,10 +29,16 @@ Edges = dict[tuple[int, int], float | None]
 
 @builder
 def from_file(path: str | Path, weights: Weights | None = None) -> csr_array:
-    """A file with an edge "i j" or "i j w" in each line, or with W (.csv, .npy).
+    r"""A file with an edge "i j" or "i j w" in each line, or with W (.csv, .npy).
 
     By default the weights are those of the file, or Metropolis weights if it has none; the self weight of an agent is
     one minus the weights of its edges. With ``weights`` given, only the graph of the file is used.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> _ = Path("sites.txt").write_text("0 1\n1 2\n2 3\n")
+        >>> networks.from_file("sites.txt").edges.tolist()
+        [[0, 1], [1, 2], [2, 3]]
     """
     path = Path(path)
     try:

@@ -32,7 +32,15 @@ WORK = 30_000_000
 
 @dataclass(frozen=True)
 class MixingPlan:
-    """One way to mix, and what follows from it."""
+    """One way to mix, and what follows from it.
+
+    Examples:
+        >>> one, *_, chebyshev = proxdasa.plan(networks.ring(16), d=100).mixings
+        >>> f"{one.measured:.2f} after {one.m} round, {chebyshev.measured:.2f} after {chebyshev.m}"
+        '0.95 after 1 round, 0.38 after 5'
+        >>> one.vectors, one.megabytes
+        (2, 0.001616)
+    """
 
     mixing: str
     """The protocol: gossip or Chebyshev."""
@@ -63,7 +71,15 @@ class MixingPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan for a network and a method, with a `MixingPlan` for each way to mix."""
+    """The plan for a network and a method, with a `MixingPlan` for each way to mix.
+
+    Examples:
+        >>> plan = proxdasa.plan(networks.ring(16), K=10_000)
+        >>> plan.n, plan.edges, plan.method
+        (16, 16, 'Prox-DASA')
+        >>> sorted(plan.describe())[:4]
+        ['K', 'L', 'L_estimated', 'alpha']
+    """
 
     network: str
     method: str
@@ -121,6 +137,13 @@ def plan(
         problem: gives d and the type, and an estimate of L unless that is given. The estimate is a lower bound and
             takes some full gradients: see `estimate_lipschitz`.
         mixing: a protocol to plan for besides those of the paper's rules.
+
+    Examples:
+        >>> plan = proxdasa.plan(networks.ring(16), proxdasa.ProxDASAGT, K=10_000, gamma=0.01)
+        >>> plan.alpha, f"{plan.rho:.3f}"
+        (0.04, '0.949')
+        >>> [(way.mixing, way.m) for way in plan.mixings]
+        [('gossip', 1), ('gossip', 11), ('gossip', 20), ('Chebyshev', 5)]
     """
     for name, value in {"gamma": gamma, "L": L}.items():
         if value is not None:

@@ -23,6 +23,11 @@ def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> floa
     Power iteration on the Hessians at the problem's x⁰, by differences and for all agents at once. The quotient never
     exceeds L_i, and converges to the largest curvature near x⁰. Elsewhere the curvature may be larger, or unbounded, as
     in phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
+
+    Examples:
+        >>> A = torch.diag(torch.tensor([1.0, 5.0])).expand(3, 2, 2)
+        >>> f"{plans.estimate_lipschitz(problems.Quadratic(A, torch.zeros(3, 2))):.3f}"
+        '5.000'
     """
     size = 8 * ROWS * problem.agents * problem.dim
     memory_budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")

@@ -12,12 +12,22 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The cross entropy of each example ``[N]``, for outputs ``[N, classes]`` and class numbers ``[N]``."""
+    """The cross entropy of each example ``[N]``, for outputs ``[N, classes]`` and class numbers ``[N]``.
+
+    Examples:
+        >>> problems.cross_entropy(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+        tensor([0.6931, 0.6931, 0.6931])
+    """
     return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The squared error of each example ``[N]``."""
+    """The squared error of each example ``[N]``.
+
+    Examples:
+        >>> problems.squared_error(torch.tensor([[1.0], [4.0]]), torch.tensor([1.0, 2.0]))
+        tensor([0., 4.])
+    """
     return (outputs - targets.view_as(outputs)).square().reshape(len(outputs), -1).sum(-1)
 
 

@@ -19,6 +19,15 @@ class Quadratic:
         F_i(x) = ½ xᵀA_i x − b_iᵀx,      ∇G_i(x, ξ) = A_i x − b_i + noise · ξ,  ξ ~ N(0, I)
 
     A is ``[n, d, d]`` with symmetric A_i, b is ``[n, d]``. The agents' quadratics may differ arbitrarily.
+
+    Examples:
+        >>> problem = problems.Quadratic(A=torch.eye(2).expand(3, 2, 2), b=torch.ones(3, 2), noise=0.1)
+        >>> problem.agents, problem.dim
+        (3, 2)
+        >>> problem.evaluate(torch.zeros(1, 3, 2)).grad[0]
+        tensor([[-1., -1.],
+                [-1., -1.],
+                [-1., -1.]])
     """
 
     A: Tensor

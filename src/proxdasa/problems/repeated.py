@@ -19,6 +19,13 @@ class Repeated:
         ξ_i(trial, k) = ξ_i(trial mod T, k),      x⁰(trial) = x⁰(trial mod T)
 
     With parameters that differ by trial, each block of T trials is the run of T trials that has its parameters.
+
+    Examples:
+        >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=100)
+        >>> method = proxdasa.ProxDASA(gamma=0.01)
+        >>> same = proxdasa.run(method, problems.Repeated(problem, 1), networks.ring(4), iterations=20, trials=2)
+        >>> torch.equal(same.x[0], same.x[1])
+        True
     """
 
     problem: Problem

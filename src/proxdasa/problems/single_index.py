@@ -21,6 +21,12 @@ class Link:
     """The function g of a single-index model, with its derivative.
 
     ``population``, where it is known, gives the exact loss and gradient (θ, θ*, noise) ↦ (F, ∇F) for Gaussian X.
+
+    Examples:
+        >>> cubic = problems.Link("cubic", value=lambda s: s**3, slope=lambda s: 3 * s**2)
+        >>> problem = problems.SingleIndex(agents=4, dim=10, link=cubic, sparsity=2, evaluation=100)
+        >>> problem.link.name
+        'cubic'
     """
 
     name: str
@@ -62,6 +68,11 @@ class SingleIndex:
     agent, or with ``evaluation="population"`` from the exact expectation where the link has one. ``seed`` names θ* and
     the evaluation points; they are the same for every trial, every n and every floating-point type. ``first`` is the
     number of the first agent, for a part of a larger network.
+
+    Examples:
+        >>> problem = problems.SingleIndex(agents=4, dim=10, link=problems.TANH, sparsity=2, evaluation=100)
+        >>> f"{problem.evaluate(problem.truth.expand(1, 1, 10)).loss.mean():.2f}"  # the variance of the noise
+        '0.01'
     """
 
     agents: int
@@ -190,5 +201,10 @@ def PhaseRetrieval(  # noqa: N802
     """Sparse phase retrieval, the paper's synthetic experiment: `SingleIndex` with g(s) = s².
 
     With ‖θ*‖ = 1 the exact loss is F = 3‖θ‖⁴ + 3‖θ*‖⁴ − 2‖θ‖²‖θ*‖² − 4(θᵀθ*)² + noise².
+
+    Examples:
+        >>> problem = problems.PhaseRetrieval(agents=8, dim=50, sparsity=5, evaluation=100)
+        >>> int((problem.truth != 0).sum()), f"{problem.truth.norm():.2f}"
+        (5, '1.00')
     """
     return SingleIndex(agents, dim, SQUARE, sparsity, noise, evaluation, seed)

@@ -42,6 +42,14 @@ class Supervised:
     ``first`` is the number of the first agent, for a part of a larger network. ``partition`` divides the data, by
     default as `Shuffled` does; data in one file per agent (`data.per_agent`) are divided already, and are read when
     they are needed, or by ``restrict``. Two of the examples are used to check that network, loss and data fit together.
+
+    Examples:
+        >>> examples = data.from_tensors(torch.randn(60, 3), torch.arange(60) % 2)
+        >>> problem = problems.Supervised(lambda: torch.nn.Linear(3, 2), examples, agents=4, batch_size=5)
+        >>> problem.dim, [len(part) for part in problem.parts]
+        (8, [15, 15, 15, 15])
+        >>> problem.module(torch.zeros(8))
+        Linear(in_features=3, out_features=2, bias=True)
     """
 
     model: Model

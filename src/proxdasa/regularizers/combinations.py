@@ -19,7 +19,12 @@ from proxdasa.schedules import Number
 @final
 @dataclass(frozen=True)
 class Scaled:
-    """The multiple c Ψ of a regulariser, c > 0, with prox_γ(c Ψ) = prox_{γ c}(Ψ)."""
+    """The multiple c Ψ of a regulariser, c > 0, with prox_γ(c Ψ) = prox_{γ c}(Ψ).
+
+    Examples:
+        >>> regularizers.Scaled(regularizers.L1(1.0), 2.0).prox(torch.tensor([3.0, -2.0]), gamma=0.5)
+        tensor([ 2., -1.])
+    """
 
     regularizer: Regularizer
     factor: float
@@ -47,6 +52,11 @@ class Blocks:
     A part is (start, stop, regulariser), counted from 0, with the stop excluded; a stop of None means the end.
     Parts are kept in the order of their coordinates. ``Blocks([(0, 784, L1(1e-4))])`` leaves what follows,
     say the biases, unpenalised.
+
+    Examples:
+        >>> psi = regularizers.Blocks([(0, 2, regularizers.L1(1.0)), (3, None, regularizers.NonNegative())])
+        >>> psi.prox(torch.tensor([3.0, 0.5, -7.0, -1.0]), gamma=1.0)
+        tensor([ 2.,  0., -7.,  0.])
     """
 
     parts: Sequence[tuple[int, int | None, Regularizer]]

@@ -42,7 +42,14 @@ def onto_simplex(x: Tensor, total: float) -> Tensor:
 @final
 @dataclass(frozen=True)
 class NonNegative:
-    """The indicator of {x ≥ 0}, with prox(x) = max(x, 0); a cone has no size, so its slack is √ε itself."""
+    """The indicator of {x ≥ 0}, with prox(x) = max(x, 0); a cone has no size, so its slack is √ε itself.
+
+    Examples:
+        >>> regularizers.NonNegative().prox(torch.tensor([3.0, -1.0]), gamma=0.5)
+        tensor([3., 0.])
+        >>> regularizers.NonNegative().value(torch.tensor([3.0, -1.0]))
+        tensor(inf)
+    """
 
     def value(self, x: Tensor) -> Tensor:
         """0 where x ≥ 0, else +∞."""
@@ -62,6 +69,10 @@ class Box:
         prox(x) = min(max(x, lower), upper)
 
     Its size is the larger finite |bound|, or 1 if there is none but 0.
+
+    Examples:
+        >>> regularizers.Box(0.0, 1.0).prox(torch.tensor([3.0, -1.0, 0.5]), gamma=0.5)
+        tensor([1.0000, 0.0000, 0.5000])
     """
 
     lower: float
@@ -93,6 +104,10 @@ class L1Ball:
 
     Reference: J. Duchi et al., Efficient projections onto the ℓ₁-ball for learning in high dimensions, ICML
     2008.
+
+    Examples:
+        >>> regularizers.L1Ball(1.0).prox(torch.tensor([3.0, -2.5, 0.5]), gamma=0.5)
+        tensor([ 0.7500, -0.2500,  0.0000])
     """
 
     radius: float
@@ -118,7 +133,12 @@ class L1Ball:
 @final
 @dataclass(frozen=True)
 class L2Ball:
-    """The indicator of {‖x‖ ≤ r}, with prox(x) = min(1, r/‖x‖) x."""
+    """The indicator of {‖x‖ ≤ r}, with prox(x) = min(1, r/‖x‖) x.
+
+    Examples:
+        >>> regularizers.L2Ball(1.0).prox(torch.tensor([3.0, 4.0]), gamma=0.5)
+        tensor([0.6000, 0.8000])
+    """
 
     radius: float
 
@@ -148,6 +168,10 @@ class Simplex:
     """The indicator of {x ≥ 0, Σ x = total}, the probability simplex if the total is 1.
 
     For the projection see `onto_simplex`.
+
+    Examples:
+        >>> regularizers.Simplex().prox(torch.tensor([1.0, 0.5, -2.0]), gamma=0.5)
+        tensor([0.7500, 0.2500, 0.0000])
     """
 
     total: float = 1.0

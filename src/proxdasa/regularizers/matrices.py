@@ -22,6 +22,11 @@ class NuclearNorm:
 
     Reference: J.-F. Cai, E. Candès and Z. Shen, A singular value thresholding algorithm for matrix
     completion, SIAM J. Optim. 20, 2010.
+
+    Examples:
+        >>> x = torch.tensor([3.0, 0.0, 0.0, 1.0])  # a 2 × 2 matrix, row by row
+        >>> regularizers.NuclearNorm(1.0, shape=(2, 2)).prox(x, gamma=1.0)  # of rank 1
+        tensor([2., 0., 0., 0.])
     """
 
     weight: float

@@ -27,7 +27,13 @@ def soft_threshold(x: Tensor, level: Number) -> Tensor:
 @final
 @dataclass(frozen=True)
 class Zero:
-    """No regulariser: Ψ = 0, prox_γ(x) = x."""
+    """No regulariser: Ψ = 0, prox_γ(x) = x.
+
+    Examples:
+        >>> x = torch.tensor([3.0, -1.0])
+        >>> regularizers.Zero().prox(x, gamma=0.5)
+        tensor([ 3., -1.])
+    """
 
     def value(self, x: Tensor) -> Tensor:
         """Zero, but NaN for a row with NaN or infinity."""
@@ -48,6 +54,13 @@ class L1:
 
     A list or tensor of weights is kept as a tuple, so that equal penalties compare equal.
     Reference: R. Tibshirani, Regression shrinkage and selection via the lasso, J. R. Stat. Soc. B 58, 1996.
+
+    Examples:
+        >>> x = torch.tensor([3.0, -1.5, 0.5])
+        >>> regularizers.L1(2.0).value(x), regularizers.L1(2.0).prox(x, gamma=0.5)
+        (tensor(10.), tensor([ 2.0000, -0.5000,  0.0000]))
+        >>> regularizers.L1([1.0, 0.0, 1.0]).prox(x, gamma=0.5)  # a weight for each coordinate
+        tensor([ 2.5000, -1.5000,  0.0000])
     """
 
     weight: float | Sequence[float] | Tensor
@@ -77,7 +90,12 @@ class L1:
 @final
 @dataclass(frozen=True)
 class SquaredL2:
-    """The ridge penalty Ψ(x) = (w/2) ‖x‖², with prox_γ(x) = x / (1 + γ w)."""
+    """The ridge penalty Ψ(x) = (w/2) ‖x‖², with prox_γ(x) = x / (1 + γ w).
+
+    Examples:
+        >>> regularizers.SquaredL2(2.0).prox(torch.tensor([3.0, -1.0]), gamma=0.5)
+        tensor([ 1.5000, -0.5000])
+    """
 
     weight: float
 
@@ -102,6 +120,10 @@ class ElasticNet:
 
     Reference: H. Zou and T. Hastie, Regularization and variable selection via the elastic net, J. R. Stat.
     Soc. B 67, 2005.
+
+    Examples:
+        >>> regularizers.ElasticNet(l1=1.0, l2=2.0).prox(torch.tensor([3.0, 0.2]), gamma=0.5)
+        tensor([1.2500, 0.0000])
     """
 
     l1: float
@@ -136,6 +158,13 @@ class GroupL2:
     ``groups`` is the size of consecutive groups, or a list with an integer label for every coordinate.
     Reference: M. Yuan and Y. Lin, Model selection and estimation in regression with grouped variables, J. R.
     Stat. Soc. B 68, 2006.
+
+    Examples:
+        >>> x = torch.tensor([3.0, 4.0, 0.1, 0.1])
+        >>> regularizers.GroupL2(1.0, groups=2).prox(x, gamma=1.0)  # the second pair is zeroed as a whole
+        tensor([2.4000, 3.2000, 0.0000, 0.0000])
+        >>> regularizers.GroupL2(1.0, groups=[0, 1, 1, 1]).value(x)
+        tensor(7.0025)
     """
 
     weight: float

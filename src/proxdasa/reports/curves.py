@@ -52,7 +52,17 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One results folder, or the trials of one that share their parameters, as far as a report needs it."""
+    """One results folder, or the trials of one that share their parameters, as far as a report needs it.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50, trials=2)
+        >>> (run,) = reports.load_runs([result.save("results/dpsgd")])
+        >>> run.title, run.agents, run.trials
+        ('D-PSGD', 3, 2)
+        >>> f"{run.final('loss').mean:.3f}"
+        '-1.000'
+    """
 
     title: str
     """The method."""

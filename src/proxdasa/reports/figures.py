@@ -30,6 +30,14 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
 
     Stationarity is at the runs' own γ if that is the same for all, otherwise at γ = 1. Measures that no run recorded
     are left out.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> runs = reports.load_runs([result.save("results/dpsgd")])
+        >>> reports.draw(runs, Path("figure.png")).name
+        'figure.png'
     """
     measures = _select_recorded(runs, ("loss", stationarity_of(runs), "consensus"))
     grid = []
@@ -50,6 +58,14 @@ def draw_comparison(
     """Draw methods side by side: one row per measure, one column per cost, one curve per run.
 
     Measures and axes that no run recorded are left out.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> runs = reports.load_runs([result.save("results/dpsgd")])
+        >>> reports.draw_comparison(runs, Path("comparison.png"), ["loss"], ["k"]).name
+        'comparison.png'
     """
     measures, axes = _select_recorded(runs, measures), _select_recorded(runs, axes)
     labelled = [replace(run, label=name) for run, name in zip(runs, names(runs), strict=True)]

@@ -28,6 +28,16 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
 
     Runs of one method are labelled by the settings that differ between them, or by their folders if none or too many
     do. A sweep, whose trials differ in parameters, gives one run for each combination of parameters.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> for gamma in (0.1, 0.5):
+        ...     result = proxdasa.run(proxdasa.DPSGD(gamma), problem, networks.ring(3), iterations=50)
+        ...     folder = result.save(f"results/gamma-{gamma}")
+        >>> runs = reports.load_runs(sorted(Path("results").iterdir()))
+        >>> [(run.title, run.label) for run in runs]
+        [('D-PSGD', 'gamma = 0.1'), ('D-PSGD', 'gamma = 0.5')]
     """
     return _runs({path: read(path) for path in folders})
 

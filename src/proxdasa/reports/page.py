@@ -47,7 +47,16 @@ DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
 
 
 def write_page(path: Path, title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str] = ()) -> Path:
-    """Write the page of some runs; ``faults`` say what could not be read."""
+    """Write the page of some runs; ``faults`` say what could not be read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> runs = reports.load_runs([result.save("results/dpsgd")])
+        >>> reports.write_page(Path("page.html"), "D-PSGD", runs, reports.summarise(runs)).name
+        'page.html'
+    """
     data = json.dumps(contents(title, runs, summary, faults), allow_nan=False, separators=(",", ":"))
     page = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
     for place, tag in {STYLE: "style", SCRIPT: "script"}.items():

@@ -30,7 +30,17 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with notes below it."""
+    """A table with notes below it.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> sheet = reports.Sheet({"method": "method", "loss": "final loss"}, [["D-PSGD", 0.25], ["D²", 0.125]])
+        >>> print(sheet.write_markdown(Path("table.md")).read_text().strip())
+        | method | final loss |
+        | --- | ---: |
+        | D-PSGD | 0.25 |
+        | D² | 0.125 |
+    """
 
     columns: Mapping[str, str]
     """The headings that people read, by the column names that programs use."""

@@ -70,7 +70,15 @@ class Slope:
 
 @dataclass(frozen=True)
 class Table:
-    """All lines, the target loss they refer to, and the slopes where a method ran with three or more sizes."""
+    """All lines, the target loss they refer to, and the slopes where a method ran with three or more sizes.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
+        >>> table.target, len(table.lines)
+        (-0.9, 1)
+    """
 
     target: float
     lines: list[Line]
@@ -117,7 +125,15 @@ class Table:
 
 
 def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
-    """Summarise runs; the default target is one that every finished run has met: see `default_target`."""
+    """Summarise runs; the default target is one that every finished run has met: see `default_target`.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
+        >>> [(line.method, line.iterations_to_target) for line in table.lines]
+        [('D-PSGD', 2.0)]
+    """
     if target is None:
         target = default_target([run for run in runs if run.ending is None] or runs)
     lines = [
@@ -184,7 +200,16 @@ def _power(exponent: float) -> str:
 
 
 def write_csv(table: Table, path: Path) -> Path:
-    """Write the lines as comma-separated values."""
+    """Write the lines as comma-separated values.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
+        >>> reports.write_csv(table, Path("table.csv")).read_text().splitlines()[0][:23]
+        'method,run,agents,gamma'
+    """
     fields = [name for name in Line.__dataclass_fields__ if name != "lost"]
     rows = [[getattr(line, name) for name in fields] for line in table.lines]
     return Sheet(dict.fromkeys(fields, ""), rows).write_csv(path)
@@ -199,6 +224,14 @@ def compare(
 
     ``published`` holds values by method and measure, accuracy in percent. Measures that no run recorded, and columns
     of published values without any, are left out. The last column is the simulation's time per iteration.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50, trials=2)
+        >>> runs = reports.load_runs([result.save("results/dpsgd")])
+        >>> sheet = reports.compare(runs, published={"D-PSGD": {"loss": -0.9}}, measures=["loss"])
+        >>> list(sheet.columns)
+        ['method', 'trials', 'loss', 'loss_published', 'milliseconds']
     """
     columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", [run.title for run in runs])}
     if any(labels := distinctions(runs)):

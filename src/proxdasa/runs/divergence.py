@@ -20,7 +20,19 @@ from proxdasa.schedules import Number
 
 
 class DivergenceWarning(UserWarning):
-    """A trial produced a non-finite value and was stopped."""
+    """A trial produced a non-finite value and was stopped.
+
+    Examples:
+        >>> import warnings
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     result = proxdasa.run(proxdasa.DPSGD(gamma=100.0), problem, networks.ring(3), iterations=100)
+        >>> caught[0].category is proxdasa.DivergenceWarning
+        True
+        >>> result.stopped, result.diverged
+        ('diverged', {0: Divergence(agent=0, iteration=19)})
+    """
 
 
 class _CheckedAgents:

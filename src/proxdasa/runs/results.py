@@ -23,7 +23,20 @@ class Divergence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The outcome of a run. Trials that diverged have records up to then and a non-finite final state."""
+    """The outcome of a run. Trials that diverged have records up to then and a non-finite final state.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=200, trials=2
+        ... )
+        >>> result.x.shape, result.mean.shape
+        (torch.Size([2, 3, 2]), torch.Size([2, 2]))
+        >>> [row["trial"] for row in result.last], f"{result.last[0]['loss']:.3f}"
+        ([0, 1], '-1.000')
+        >>> result.save("results/first").name
+        'first'
+    """
 
     config: dict[str, Any]
     """What was run, as plain values, with the facts of the network under "facts"."""
@@ -86,7 +99,15 @@ class Result:
 
 
 def load(folder: str | Path) -> Result:
-    """Load a result that `Result.save` wrote."""
+    """Load a result that `Result.save` wrote.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.ProxDASA(gamma=0.5), problem, networks.ring(3), iterations=50)
+        >>> folder = result.save("results/second")
+        >>> torch.equal(proxdasa.load(folder).x, result.x)
+        True
+    """
     folder = Path(folder)
     config = files.read_config(folder)
     ending = config.pop("ending")

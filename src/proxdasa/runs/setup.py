@@ -261,6 +261,20 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
     meets a non-finite value is stopped with a `DivergenceWarning` that names agent and iteration; the others continue.
+
+    Examples:
+        >>> A, b = torch.eye(3).expand(4, 3, 3), torch.arange(12.0).view(4, 3)  # F_i(x) = ½‖x‖² − b_iᵀx
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3),
+        ...     problems.Quadratic(A, b),
+        ...     networks.ring(4),
+        ...     regularizer=regularizers.L1(0.5),
+        ...     iterations=200,
+        ... )
+        >>> result.mean.round(decimals=3)  # the mean of the b_i, less the weight of the L1 norm
+        tensor([[4., 5., 6.]])
+        >>> result.stopped is None, result.iterations
+        (True, 200)
     """
     call = _Call(*args, **settings)
     return call.run(call.progress, Saving.of(call.checkpoints, call.checkpoint_every), call.processes)

@@ -32,6 +32,15 @@ class Stationary:
 
     The rule starts once z has forgotten z⁰ = 0, which would satisfy every agent: ∏(1 − α_k) ≤ 0.01. It needs a method
     that declares an averaged gradient (`contracts.Averaging`).
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> rule = proxdasa.Stationary(tolerance=1e-6, patience=2, every=10)
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=1_000, stop=rule
+        ... )
+        >>> result.stopped, result.iterations
+        ('stationary', 70)
     """
 
     tolerance: float

@@ -18,6 +18,17 @@ class TensorBoard:
     Each measure is a chart with the mean over trials and, if there are several, a curve for each of the first ten
     (folders ``trial-0``, ...). A resumed run continues its curves; what they had beyond the checkpoint is replaced.
     Every observation is flushed to disk at once; `close`, or the end of a ``with`` block, closes the files.
+
+    Examples:
+        >>> from proxdasa.tensorboard import TensorBoard
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> with TensorBoard("results/curves") as board:
+        ...     result = proxdasa.run(
+        ...         proxdasa.ProxDASA(gamma=0.5), problem, networks.ring(3), iterations=50, progress=board
+        ...     )
+        >>> from pathlib import Path
+        >>> [path.name.startswith("events") for path in Path("results/curves").iterdir()]
+        [True]
     """
 
     def __init__(self, folder: str | Path) -> None:

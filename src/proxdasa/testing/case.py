@@ -1,4 +1,4 @@
-"""The small worlds in which a method is tried: problems with known answers, networks, and agents that are watched."""
+"""What the laws check a method on: problems with known answers, networks, and agents that record what is called."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from proxdasa.schedules import Number
 
 N, D = 5, 6
 STEPS = 30
-"""Steps of most checks; restarts that come less often are not seen."""
+"""The number of steps in most checks; restarts that happen less often are not covered."""
 WEIGHT = 1.0
 """λ of the L1 norm in the checks."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method with what its author says of it."""
+    """A method, and what its author declares about it."""
 
     algorithm: Algorithm
     tracks: Mapping[str, str]
 
     def setup(self, problem: Problem, network: Network, **settings: Any) -> Setup:
-        """A run of the method, of `STEPS` iterations unless told otherwise, and not observed."""
+        """A run of the method, by default of `STEPS` iterations and without observations."""
         settings = {"iterations": STEPS, "metrics": (), "observe_every": 1_000_000, **settings}
         return Setup(self.algorithm, problem, network, **settings)
 
     def network(self, network: Network) -> Network:
-        """The network, made lazy as far as the method's bound on eigenvalues asks for it, in three rounds too."""
+        """The network, with self weights large enough for the method's bound on eigenvalues in one and three rounds."""
         λ, bound = network.smallest_eigenvalue, self.algorithm.facts.eigenvalues_above
         least = max(bound, float(np.cbrt(bound))) + 0.1
         s = max(0.0, (least - λ) / (1 - λ))
@@ -47,22 +47,22 @@ class Case:
 
     @cached_property
     def star(self) -> Network:
-        """Agents that differ in their neighbours."""
+        """A network whose agents have different numbers of neighbours."""
         return self.network(networks.star(N))
 
     @cached_property
     def ring(self) -> Network:
-        """Agents that do not."""
+        """A network whose agents have equal numbers of neighbours."""
         return self.network(networks.ring(N))
 
     @property
     def regularizer(self) -> Regularizer:
-        """λ‖·‖₁ if the method takes it."""
+        """λ‖·‖₁ if the method handles a regularizer, otherwise none."""
         return L1(WEIGHT) if self.algorithm.facts.composite else Zero()
 
 
 def quadratic(n: int = N, noise: float = 0.0, spread: float = 1.0) -> Quadratic:
-    """Curvatures between 1 and 2, minimisers that differ between agents by about ``spread``."""
+    """Quadratics with curvatures between 1 and 2 and minimisers that differ between agents by about ``spread``."""
     rng = np.random.default_rng(0)
     A, b = np.empty((n, D, D)), np.empty((n, D))
     curvatures, common = np.linspace(1.0, 2.0, D), rng.normal(size=D) * 2
@@ -83,12 +83,12 @@ def minimiser(A: Tensor, b: Tensor, weight: float) -> Tensor:
 
 
 def rows(trials: int = 1, n: int = N, seed: int = 1) -> Tensor:
-    """Random rows."""
+    """Random rows ``[trials, n, D]``."""
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(trials, n, D)))
 
 
 def random_state(algorithm: Algorithm, agents: Agents, seed: int = 1) -> Any:
-    """A state whose every variable is random, and positive: there may be roots in a step."""
+    """A state whose variables are all random, and positive because a step may take roots."""
     state = algorithm.init(agents, rows())
     return type(state)(*(rows(seed=seed + i).abs() for i in range(len(state))))
 
@@ -105,10 +105,10 @@ def _same(x: Tensor) -> Tensor:
 
 
 class Verbs:
-    """The verbs of the contract and no others, watched.
+    """Agents with only the methods of `contracts.Agents`, which record how they are used.
 
-    ``spoil`` is done to every gradient. Agents that are ``apart`` get their own rows back from mixing, and find
-    neighbours that are like themselves. ``stir`` is the vector, counted from 0, that comes out of mixing changed.
+    ``spoil`` is applied to every gradient. With ``apart``, mixing returns each agent's own rows and all neighbours
+    equal the agent itself. ``stir`` is the number, from 0, of a vector that mixing returns changed.
     """
 
     def __init__(
@@ -120,18 +120,18 @@ class Verbs:
     ) -> None:
         self._agents, self._spoil, self._apart, self._stir = agents, spoil, apart, stir
         self.mixed = 0
-        """The vectors that were mixed."""
+        """The number of vectors that were mixed."""
         self.samples: set[tuple[int, int]] = set()
-        """The names (k, sample) of the samples it was asked for."""
+        """The (k, sample) of every sample that was used."""
         self.missing: list[str] = []
-        """What it was asked for that is no verb."""
+        """Attributes that were asked for and do not exist."""
         self.uses_graph = False
-        """Whether degrees or neighbours' sums were asked for."""
+        """Whether degrees or sums over neighbours were used."""
         self.uses_full = False
-        """Whether full gradients were."""
+        """Whether full gradients were used."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
-        """The gradient, its sample noted."""
+        """The gradient; records its sample."""
         self.samples.add((k, sample))
         return self._spoil(self._agents.grad(x, k, sample))
 
@@ -145,7 +145,7 @@ class Verbs:
         return self._agents.prox(x, gamma)
 
     def mix(self, *tensors: Tensor) -> Any:
-        """Mixing, or nothing."""
+        """The mixed tensors or, if the agents are apart, the same tensors."""
         mixed = tensors if self._apart else self._agents.mix(*tensors)
         several = list(mixed if isinstance(mixed, tuple) else (mixed,))
         if self._stir is not None and 0 <= (place := self._stir - self.mixed) < len(several):
@@ -167,4 +167,6 @@ class Verbs:
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("__"):
             self.missing.append(name)
-        raise AttributeError(f"agents have no {name}; an algorithm has the verbs of proxdasa.contracts.Agents only")
+        raise AttributeError(
+            f"agents have no {name}; an algorithm may use only the methods of proxdasa.contracts.Agents"
+        )

@@ -1,4 +1,4 @@
-"""The check: all laws on one method, and a report."""
+"""Check all laws on one method and report the result."""
 
 from __future__ import annotations
 
@@ -15,27 +15,40 @@ from proxdasa.contracts import Algorithm
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.schedules import Alpha, Number, is_annotated
 from proxdasa.testing.case import Case
-from proxdasa.testing.law import Law, LeftOut, Seen
+from proxdasa.testing.law import Law, NotApplicable, Violation
 from proxdasa.testing.laws import FOUNDATIONS, LAWS
 
 SUITABLE = ((Number, "Number", 0.2), (Alpha, "Alpha", schedules.constant(0.2)), (int, "int", 3), (float, "float", 0.2))
-"""What parameters get, by their annotation, if a class is given and has no default; they suit the laws' problems."""
+"""Values by annotation, for parameters without a default when a class is checked; they suit the laws' problems."""
 
 
 class Breach(NamedTuple):
-    """A broken law, and what was seen."""
+    """A broken law, and what was observed."""
 
     law: Law
-    seen: str
+    observed: str
 
     def __str__(self) -> str:
-        parts = (self.law.demand, f"seen: {self.seen}", f"usually: {self.law.usually}")
+        parts = (self.law.requirement, f"observed: {self.observed}", f"usually: {self.law.usually}")
         lines = (textwrap.fill(part, 110, initial_indent="  ", subsequent_indent="    ") for part in parts)
         return "\n".join([self.law.name, *lines])
 
 
 class LawError(AssertionError):
-    """A method breaks laws: what each demands, what was seen, and what is usually behind it."""
+    """A method breaks laws; the message has what each law requires, what was observed, and the usual cause.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, eq=False)
+        ... class Forgetful(proxdasa.DPSGD):
+        ...     def step(self, agents, k, state):
+        ...         return self.State(agents.mix(state.x) - self.gamma * agents.grad(state.x, k))  # no prox
+        >>> try:
+        ...     testing.check_algorithm(Forgetful)
+        ... except testing.LawError as error:
+        ...     print(error.laws)
+        ('sparsity', 'together')
+    """
 
     def __init__(self, title: str, breaches: Sequence[Breach]) -> None:
         number = f"{len(breaches)} laws" if len(breaches) > 1 else "a law"
@@ -46,13 +59,21 @@ class LawError(AssertionError):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What was checked, and what was left out."""
+    """The laws that a method keeps, and those that do not apply to it.
+
+    Examples:
+        >>> report = testing.check_algorithm(proxdasa.DPSGD)
+        >>> report.title, "sparsity" in report.checked
+        ('DPSGD', True)
+        >>> report.left_out["tracking"]
+        'no tracks={...} were given'
+    """
 
     title: str
     checked: tuple[str, ...]
-    """The names of the laws that it keeps."""
+    """The names of the laws that the method keeps."""
     left_out: Mapping[str, str]
-    """Laws that were not checked, and why."""
+    """Laws that were not checked, with the reasons."""
 
     def __str__(self) -> str:
         lines = [f"{self.title} keeps {len(self.checked)} laws: {', '.join(self.checked)}"]
@@ -63,15 +84,20 @@ def check_algorithm(method: Algorithm | type[Algorithm], *, tracks: Mapping[str,
     """Check that a method keeps the laws that all methods of the library keep.
 
     Args:
-        method: the method, with step sizes for curvatures from 1 to 2; a class is given such parameters where it has
-            no defaults.
-        tracks: trackers among the state's variables and what they track, such as ``{"u": "v"}``: the means over agents
-            of both must agree after every step.
+        method: the method, with step sizes that suit curvatures from 1 to 2. If it is a class, parameters without a
+            default get suitable values.
+        tracks: the state's trackers and the variables that they track, such as ``{"u": "v"}``: the means over agents of
+            both must agree after every step.
 
     Raises:
-        LawError: if laws are broken; an AssertionError with all of them in its message.
+        LawError: if laws are broken. It is an AssertionError whose message has all of them.
+
+    Examples:
+        >>> report = testing.check_algorithm(proxdasa.ProxDASAGT(gamma=0.2, alpha=0.2), tracks={"u": "v"})
+        >>> len(report.checked) > 20, report.left_out
+        (True, {})
     """
-    algorithm: Any = _made(method) if isinstance(method, type) else method
+    algorithm: Any = _make(method) if isinstance(method, type) else method
     case = Case(algorithm, tracks or {})
     checked: list[str] = []
     left_out: dict[str, str] = {}
@@ -85,10 +111,10 @@ def check_algorithm(method: Algorithm | type[Algorithm], *, tracks: Mapping[str,
                 warnings.simplefilter("ignore", DivergenceWarning)
                 law.check(case)
             checked.append(law.name)
-        except LeftOut as reason:
+        except NotApplicable as reason:
             left_out[law.name] = str(reason)
-        except Seen as seen:
-            breaches.append(Breach(law, str(seen)))
+        except Violation as violation:
+            breaches.append(Breach(law, str(violation)))
         except Exception as error:
             breaches.append(Breach(law, f"{type(error).__name__}: {error}"))
             raised = raised or error
@@ -98,8 +124,8 @@ def check_algorithm(method: Algorithm | type[Algorithm], *, tracks: Mapping[str,
     return Report(title, tuple(checked), left_out)
 
 
-def _made(method: Any) -> Any:
-    """The class with suitable parameters where it has no defaults."""
+def _make(method: Any) -> Any:
+    """An instance of the class, with suitable values for parameters without a default."""
     given: dict[str, Any] = {}
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         if not field.init or (field.default, field.default_factory) != (dataclasses.MISSING, dataclasses.MISSING):

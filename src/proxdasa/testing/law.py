@@ -1,7 +1,6 @@
-"""What a law is: a demand, what is usually behind a breach of it, and a check.
+"""A law: what it requires, what usually causes a violation, and the function that checks it.
 
-Its function raises `Seen` with what was seen instead of what it demands, or `LeftOut` with the reason why it does not
-apply.
+The function raises `Violation` with what was observed, or `NotApplicable` with the reason why the law does not apply.
 """
 
 from __future__ import annotations
@@ -15,36 +14,36 @@ from torch import Tensor
 from proxdasa.testing.case import Case
 
 LONG = 400
-"""Iterations in which a method must come near a solution."""
+"""Iterations within which a method must come close to a solution."""
 NEAR = 0.01
-"""How near: the share of the distance at the start that may be left."""
+"""How close: the fraction of the initial distance that may be left."""
 ROUNDING = 1e-10
 
 
-class Seen(Exception):  # noqa: N818 - not a fault of ours
-    """What was seen instead of what a law demands."""
+class Violation(Exception):  # noqa: N818 - a result of the check
+    """What was observed instead of what a law requires."""
 
 
-class LeftOut(Exception):  # noqa: N818 - nor is this
+class NotApplicable(Exception):  # noqa: N818 - a result of the check
     """Why a law does not apply."""
 
 
 class Law(NamedTuple):
-    """A demand, what is usually behind its breach, and the check."""
+    """What is required, the usual cause of a violation, and the check."""
 
     name: str
-    demand: str
+    requirement: str
     usually: str
     check: Callable[[Case], None]
 
 
 def law(usually: str) -> Callable[[Callable[[Case], None]], Law]:
-    """A check that demands what its docstring says."""
+    """Decorator that makes a law of a check; the check's docstring says what is required."""
     return lambda check: Law(check.__name__, " ".join((check.__doc__ or "").split()), usually, check)
 
 
 def close(a: Tensor, b: Tensor, tolerance: float = ROUNDING) -> bool:
-    """Equal up to rounding, at the size of the numbers."""
+    """Whether two tensors are equal up to rounding, relative to the size of the numbers."""
     return float((a - b).abs().max()) <= tolerance * (1 + float(b.abs().max()))
 
 

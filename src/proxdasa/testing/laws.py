@@ -1,8 +1,9 @@
-"""The laws: what holds for every method that keeps the contract, whatever it computes."""
+"""The laws: what holds for every method that satisfies the contract, whatever it computes."""
 
+from proxdasa.testing.laws_of_agents import consensus, relabelling, single, trials
 from proxdasa.testing.laws_of_claims import alive, averaging, costs, heard, samples, tracking
-from proxdasa.testing.laws_of_company import consensus, relabelling, single, trials
-from proxdasa.testing.laws_of_endings import (
+from proxdasa.testing.laws_of_form import alone, contract, inputs, replay, shapes, stable, verbs
+from proxdasa.testing.laws_of_results import (
     divergence,
     precision,
     processes,
@@ -12,10 +13,9 @@ from proxdasa.testing.laws_of_endings import (
     streams,
     together,
 )
-from proxdasa.testing.laws_of_form import alone, contract, inputs, replay, shapes, stable, verbs
 
 FOUNDATIONS = (contract, shapes, stable, verbs, inputs, replay)
-"""Those without which the others have nothing to be checked on: the first that is broken ends the check."""
+"""Laws that the others depend on: the check ends at the first of these that is broken."""
 LAWS = (
     alone, alive, heard, costs, samples, tracking, averaging, relabelling, consensus, single, trials,
     solution, sparsity, together, processes, resuming, precision, streams, divergence,

@@ -1,4 +1,4 @@
-"""Laws of claims: what a method says of itself is true."""
+"""Laws about what a method declares: its costs, trackers and averages are as declared, and nothing is unused."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import torch
 
 from proxdasa.mixing import Gossip
 from proxdasa.testing.case import STEPS, Case, Verbs, quadratic, random_state, rows, walk
-from proxdasa.testing.law import LeftOut, Seen, close, largest, law
+from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
 
 
-@law(
-    usually="a variable that is carried, and perhaps sent, for nothing, or one that the equations use and the code "
-    "does not"
-)
+@law(usually="a variable that is kept, and perhaps sent, but not used; or one that only the equations use")
 def alive(case: Case) -> None:
-    """Every variable of the state has an influence on a later x."""
+    """Every variable of the state influences a later x."""
     setup = case.setup(quadratic(noise=0.1), case.star)
     algorithm, engine = setup.bound(), setup.engine()
     state = random_state(algorithm, engine)
@@ -24,23 +21,23 @@ def alive(case: Case) -> None:
     for name in state._fields:
         nudged = state._replace(**{name: getattr(state, name) + rows(seed=99).abs()})
         if close(walk(algorithm, engine, nudged, 1).x, base.x, 1e-12):
-            raise Seen(f"{name} was changed, and x after {STEPS} steps was the same")
+            raise Violation(f"{name} was changed, but x after {STEPS} steps was the same")
 
 
-@law(usually="x, _ = agents.mix(x, y) and then y as it was before; such a vector is sent for nothing")
+@law(usually="x, _ = agents.mix(x, y) followed by the old y; the vector is sent but not used")
 def heard(case: Case) -> None:
-    """Every vector that comes out of mixing has an influence on a later x."""
+    """Every vector that mixing returns influences a later x."""
     setup = case.setup(quadratic(noise=0.1), case.star)
     algorithm, engine = setup.bound(), setup.engine()
     state, agents = random_state(algorithm, engine), Verbs(engine)
     algorithm.step(agents, 1, state)
     if not agents.mixed:
-        raise LeftOut("it does not mix")
+        raise NotApplicable("it does not mix")
     base = walk(algorithm, engine, state, 1)
     for vector in range(agents.mixed):
         if close(walk(algorithm, Verbs(engine, stir=vector), state, 1).x, base.x, 1e-12):
-            raise Seen(
-                f"vector {vector + 1} of the {agents.mixed} that a step mixes came out changed, and x was the same"
+            raise Violation(
+                f"vector {vector + 1} of the {agents.mixed} that a step mixes was changed, but x was the same"
             )
 
 
@@ -49,7 +46,7 @@ def heard(case: Case) -> None:
     "copied from another method"
 )
 def costs(case: Case) -> None:
-    """Facts declare what is counted: vectors per step and round, gradients per sample of an ordinary step, mixes."""
+    """The counts agree with facts: vectors per step and round, gradients per sample of an ordinary step, mixes."""
     facts, batch = case.algorithm.facts, getattr(case.algorithm, "batch", 1)
     for mixing in (Gossip(1), Gossip(3)):
         setup = case.setup(quadratic(noise=0.1), case.star, mixing=mixing)
@@ -62,18 +59,20 @@ def costs(case: Case) -> None:
             spent = {name: count - before[name] for name, count in engine.counts().items()}
             gradients.append(spent["gradients"])
             if spent["vectors"] != rounds * facts.vectors:
-                raise Seen(
+                raise Violation(
                     f"step {k} sent {spent['vectors']:g} vectors to each neighbour in {spent['rounds']:g} rounds; "
                     f"facts have vectors={facts.vectors}, mixes={facts.mixes}, and mixing takes {mixing.rounds}"
                 )
         if (ordinary := statistics.mode(gradients)) != facts.gradients * batch:
-            raise Seen(f"an ordinary step took {ordinary:g} gradients; facts have gradients={facts.gradients}"
+            raise Violation(f"an ordinary step took {ordinary:g} gradients; facts have gradients={facts.gradients}"
                        + (f" for each of {batch} samples" if batch > 1 else ""))  # fmt: skip
 
 
-@law(usually="agents.grad(x, 0), or a name that does not move with k: the noise of one sample then never averages out")
+@law(
+    usually="agents.grad(x, 0), or a number that does not change with k: the noise of a sample then never averages out"
+)
 def samples(case: Case) -> None:
-    """Every step uses a sample that no step before has used."""
+    """Every step uses a sample that no earlier step has used."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine())
     state = algorithm.init(agents, rows())
@@ -83,18 +82,18 @@ def samples(case: Case) -> None:
         agents.samples.clear()
         state = algorithm.step(agents, k, state)
         if agents.samples and agents.samples <= before:
-            raise Seen(f"step {k} asked for samples {sorted(agents.samples)} only, all of which had been used before")
+            raise Violation(f"step {k} asked for samples {sorted(agents.samples)} only, all of which were used before")
         drew |= bool(agents.samples)
         agents.samples |= before
     if not drew:
-        raise LeftOut("it uses no sample gradients")
+        raise NotApplicable("it uses no sample gradients")
 
 
-@law(usually="a tracker that is not begun with what it tracks, or that adds the new value and forgets to take the old")
+@law(usually="a tracker that does not start at what it tracks, or that adds the new value without subtracting the old")
 def tracking(case: Case) -> None:
-    """The mean over agents of a tracker is that of what it tracks, after every step."""
+    """After every step, the mean over agents of a tracker equals that of what it tracks."""
     if not case.tracks:
-        raise LeftOut("no tracks={...} were given")
+        raise NotApplicable("no tracks={...} were given")
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, engine = setup.bound(), setup.engine()
     state = algorithm.init(engine, rows())
@@ -103,15 +102,15 @@ def tracking(case: Case) -> None:
         for tracker, tracked in case.tracks.items():
             u, v = getattr(state, tracker).mean(1), getattr(state, tracked).mean(1)
             if not close(u, v):
-                raise Seen(f"after step {k} the means of {tracker} and {tracked} differ by {largest(u - v):.2g}")
+                raise Violation(f"after step {k} the means of {tracker} and {tracked} differ by {largest(u - v):.2g}")
 
 
 @law(usually="facts.averaging names another variable or step size, or z averages something else than gradients")
 def averaging(case: Case) -> None:
-    """With gradients that never change, z̄ leaves its start behind as declared: z̄ − ḡ shrinks by 1 − α_k in step k."""
+    """With constant gradients, z̄ approaches them as declared: z̄ − ḡ shrinks by 1 − α_k in step k."""
     declared = case.algorithm.facts.averaging
     if declared is None:
-        raise LeftOut("facts.averaging declares no variable that averages gradients")
+        raise NotApplicable("facts.averaging declares no variable that averages gradients")
     setup, g = case.setup(quadratic(), case.star, regularizer=case.regularizer), rows(seed=3)
     algorithm, engine = setup.bound(), setup.engine()
     agents, α, left = Verbs(engine, lambda _: g), declared.alpha(algorithm), 1.0
@@ -121,4 +120,4 @@ def averaging(case: Case) -> None:
         state = algorithm.step(agents, k, state)
         left *= 1 - float(α(k))
         if not torch.allclose(declared.z(state).mean(1), target + left * (start - target), rtol=1e-9, atol=1e-9):
-            raise Seen(f"after step {k} the mean of {declared.variable} was not what averaging by α gives")
+            raise Violation(f"after step {k} the mean of {declared.variable} was not what averaging by α gives")

@@ -1,4 +1,4 @@
-"""Laws of form: what a method is, and what a step may touch."""
+"""Laws about form: what a method consists of, and what a step may use and change."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from proxdasa.checks import check_positive
 from proxdasa.contracts import Algorithm, Facts
 from proxdasa.regularizers import Zero
 from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
-from proxdasa.testing.law import Seen, changed_names, close, largest, law
+from proxdasa.testing.law import Violation, changed_names, close, largest, law
 
 
-@law(usually="@dataclass(frozen=True, eq=False), facts: ClassVar[Facts] or a State with x first was forgotten")
+@law(usually="a missing @dataclass(frozen=True, eq=False), facts: ClassVar[Facts] or State with x first")
 def contract(case: Case) -> None:
     """A method is a frozen dataclass with facts, mapping_gamma, State, init and step; its parameters are fields."""
     algorithm: Any = case.algorithm
     if "__dataclass_params__" not in dir(algorithm):
-        raise Seen(f"{algorithm!r} is not a dataclass")
+        raise Violation(f"{algorithm!r} is not a dataclass")
     if not algorithm.__dataclass_params__.frozen:
-        raise Seen("the dataclass is not frozen, so that a run could change its parameters")
+        raise Violation("the dataclass is not frozen, so a run could change its parameters")
     if not isinstance(getattr(algorithm, "facts", None), Facts):
-        raise Seen(f"facts is {getattr(algorithm, 'facts', 'missing')!r}, not proxdasa.contracts.Facts(...)")
+        raise Violation(f"facts is {getattr(algorithm, 'facts', 'missing')!r}, not proxdasa.contracts.Facts(...)")
     fields = getattr(getattr(algorithm, "State", None), "_fields", ())
     if fields[:1] != ("x",):
-        raise Seen(f"State is no NamedTuple whose first variable is x; its variables: {', '.join(fields) or 'none'}")
+        raise Violation(
+            f"State is not a NamedTuple whose first variable is x; its variables: {', '.join(fields) or 'none'}"
+        )
     if missing := [name for name in ("init", "step") if not callable(getattr(algorithm, name, None))]:
-        raise Seen(f"there is no {' and no '.join(missing)}")
+        raise Violation(f"there is no {' and no '.join(missing)}")
     check_positive(algorithm.mapping_gamma, "mapping_gamma")
     json.dumps(case.setup(quadratic(), case.star).config(), allow_nan=False)
 
 
 @law(usually="torch.zeros(...) without dtype (use torch.zeros_like(x)), a mean that drops an axis, a bare tuple")
 def shapes(case: Case) -> None:
-    """What init and step return is a State whose every variable has the shape [trials, agents, d] and the type of x."""
+    """init and step return a State whose variables all have the shape [trials, agents, d] and the type of x."""
     for dtype in (torch.float64, torch.float32):
         setup = case.setup(quadratic(noise=0.1), case.star, trials=2, dtype=dtype, regularizer=case.regularizer)
         algorithm, engine, x = setup.bound(), setup.engine(), rows(trials=2).to(dtype)
@@ -49,51 +51,51 @@ def shapes(case: Case) -> None:
 
 def _check_state(algorithm: Algorithm, state: Any, x: Tensor, where: str) -> None:
     if not isinstance(state, algorithm.State):
-        raise Seen(f"{where} returned a {type(state).__name__}, not the method's State")
+        raise Violation(f"{where} returned a {type(state).__name__}, not the method's State")
     for name, value in state._asdict().items():
         if not isinstance(value, Tensor):
-            raise Seen(f"{where} gave {name} as a {type(value).__name__}")
+            raise Violation(f"{where} gave {name} as a {type(value).__name__}")
         if value.shape != x.shape or value.dtype != x.dtype:
             shape, dtype = list(value.shape), value.dtype
-            raise Seen(f"{where} gave {name} as {dtype} {shape}, where x⁰ is {x.dtype} {list(x.shape)}")
+            raise Violation(f"{where} gave {name} as {dtype} {shape}, where x⁰ is {x.dtype} {list(x.shape)}")
 
 
 @law(usually="step sizes for another problem (give an instance with suitable ones), or a sign")
 def stable(case: Case) -> None:
-    """The given step sizes suit curvatures from 1 to 2: x does not run away."""
+    """With the given step sizes and curvatures from 1 to 2, x stays bounded."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, engine, x = setup.bound(), setup.engine(), rows()
     end = walk(algorithm, engine, algorithm.init(engine, x.clone())).x
     if not largest(end) <= 100 * largest(x):
-        raise Seen(f"with {algorithm} x grew from {largest(x):.2g} to {largest(end):.2g} in {STEPS} steps")
+        raise Violation(f"with {algorithm} x grew from {largest(x):.2g} to {largest(end):.2g} in {STEPS} steps")
 
 
 @law(
-    usually="arithmetic in place (x += ..., x.mul_(...)) on the state, or on what prox returned, which for Ψ = 0 is "
-    "its own argument; divergence is located by replaying steps from an earlier state"
+    usually="arithmetic in place (x += ..., x.mul_(...)) on the state, or on the result of prox, which for Ψ = 0 is "
+    "its argument; divergence is located by replaying steps from an earlier state"
 )
 def inputs(case: Case) -> None:
-    """Steps, and init, do not write into the tensors they are given."""
+    """init and step do not write into the tensors that they are given."""
     for regularizer in (Zero(), case.regularizer):
         setup = case.setup(quadratic(noise=0.1), case.star, regularizer=regularizer)
         algorithm, engine, x = setup.bound(), setup.engine(), rows()
         before = x.clone()
         state = algorithm.init(engine, x)
         if not torch.equal(x, before):
-            raise Seen("init changed the x it was given")
+            raise Violation("init changed the x that it was given")
         for k in range(STEPS):
             given, copies = state, [tensor.clone() for tensor in state]
             state = algorithm.step(engine, k, given)
             if changed := changed_names(given, copies):
-                raise Seen(f"step {k} changed {changed} of the state it was given")
+                raise Violation(f"step {k} changed {changed} of the state that it was given")
 
 
 @law(
-    usually="random numbers of its own (samples come from agents.grad(x, k), which names them), or memory outside of "
-    "the state, such as a counter or a list in an attribute"
+    usually="random numbers of its own (samples come from agents.grad(x, k)), or memory outside of the state, such as "
+    "a counter or a list in an attribute"
 )
 def replay(case: Case) -> None:
-    """A step depends on k, the state and the agents' answers alone: made again, it has the same bits."""
+    """A step depends only on k, the state and what the agents return: repeated, it gives the same bits."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, engine, half = setup.bound(), setup.engine(), STEPS // 2
     middle = walk(algorithm, engine, algorithm.init(engine, rows()), stop=half)
@@ -102,20 +104,17 @@ def replay(case: Case) -> None:
     whole = walk(again, setup.engine(), again.init(setup.engine(), rows()))
     for what, other in (
         ("a second run from the start", whole),
-        (f"going on from the state after {half} steps once more", walk(algorithm, engine, middle, half)),
-        (f"going on from the state after {half} steps with a fresh copy of the method",
+        (f"continuing again from the state after {half} steps", walk(algorithm, engine, middle, half)),
+        (f"continuing from the state after {half} steps with a fresh copy of the method",
          walk(setup.bound(), setup.engine(), middle, half)),
     ):  # fmt: skip
         if changed := changed_names(end, other):
-            raise Seen(f"{what} gave another {changed}")
+            raise Violation(f"{what} gave another {changed}")
 
 
-@law(
-    usually="agents.n, agents.mean or other things that some engine happens to have; what needs the whole network "
-    "cannot be had by an agent"
-)
+@law(usually="agents.n, agents.mean or other attributes of an engine; an agent has no access to the whole network")
 def verbs(case: Case) -> None:
-    """An algorithm uses the verbs of proxdasa.contracts.Agents and knows nothing else of its agents."""
+    """An algorithm uses only the methods of proxdasa.contracts.Agents."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine())
     try:
@@ -124,12 +123,12 @@ def verbs(case: Case) -> None:
         if not agents.missing:
             raise
     if agents.missing:
-        raise Seen(f"it asked for agents.{agents.missing[0]}")
+        raise Violation(f"it used agents.{agents.missing[0]}")
 
 
 @law(usually="a mean, norm or product over the agents' axis (x.mean(1), x.norm()); reduce over the last axis only")
 def alone(case: Case) -> None:
-    """Only mix and neighbour_sum cross rows: without them, what an agent has does not reach another."""
+    """Only mix and neighbour_sum cross rows: without them, nothing reaches one agent from another."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine(), apart=True)
     state = random_state(algorithm, agents)
@@ -141,4 +140,4 @@ def alone(case: Case) -> None:
         others = [i for i in range(N) if i != agent]
         for name, a, b in zip(base._fields, base, nudged, strict=True):
             if reached := [str(i) for i in others if not close(a[:, i], b[:, i])]:
-                raise Seen(f"{name} of agents {', '.join(reached)} changed with the rows of agent {agent}")
+                raise Violation(f"{name} of agents {', '.join(reached)} changed with the rows of agent {agent}")

@@ -35,6 +35,11 @@ def connect(
             half of it; TCP retries at intervals that double.
         device: the GPU of this process, such as cuda:0, from which `optim` sends the rows of a model by NCCL; no two
             processes may share one. By default rows are copied to main memory. (We have not run NCCL ourselves.)
+
+    Examples:
+        >>> processes = engines.connect()
+        >>> processes is None  # this process was started on its own, not by torchrun or mpiexec
+        True
     """
     if not timeout > 0:
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
@@ -48,12 +53,23 @@ def connect(
 
 
 def several() -> bool:
-    """Whether this process was started as one of several."""
+    """Whether this process was started as one of several.
+
+    Examples:
+        >>> engines.several()
+        False
+    """
     return any(name in os.environ for name in ("RANK", *UNDER_MPI))
 
 
 def first() -> bool:
-    """Whether this process is the one that writes results."""
+    """Whether this process is the one that writes results.
+
+    Examples:
+        >>> if engines.first():  # in one process only
+        ...     print("saved")
+        saved
+    """
     return next((os.environ[name] for name in ("RANK", *UNDER_MPI) if name in os.environ), "0") == "0"
 
 

@@ -29,7 +29,13 @@ class LostError(Exception):
 
 
 class Transport(Protocol):
-    """The other processes, as this one reaches them."""
+    """The other processes, as this one reaches them.
+
+    Examples:
+        >>> processes = engines.Alone()
+        >>> processes.sum(torch.ones(2))  # over one process
+        tensor([1., 1.])
+    """
 
     @property
     def rank(self) -> int:
@@ -62,7 +68,13 @@ class Transport(Protocol):
 
 @final
 class Alone:
-    """One process with all agents."""
+    """One process with all agents.
+
+    Examples:
+        >>> processes = engines.connect() or engines.Alone()
+        >>> processes.rank, processes.size
+        (0, 1)
+    """
 
     rank, size, restarted, device = 0, 1, False, CPU
 

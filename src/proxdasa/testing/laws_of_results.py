@@ -1,4 +1,4 @@
-"""Laws of endings: where a method comes to, and wherever its agents live."""
+"""Laws about results: a method finds the solution, with the same bits however its agents are distributed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import Zero
 from proxdasa.runs.loop import Saving
 from proxdasa.testing.case import STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
-from proxdasa.testing.law import LONG, NEAR, LeftOut, Seen, changed_names, close, largest, law
+from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, changed_names, close, largest, law
 
 
 @law(
@@ -23,18 +23,17 @@ from proxdasa.testing.law import LONG, NEAR, LeftOut, Seen, changed_names, close
     f"solution; or step sizes too large or too small for curvatures from 1 to 2 and {LONG} iterations"
 )
 def solution(case: Case) -> None:
-    """Agents that agree find the minimiser of F: without noise, where all F_i are alike."""
+    """Agents with equal F_i and without noise find the minimiser of F."""
     _check_solution(case, 0.0)
 
 
 @law(
-    usually="a prox that is missing, or with another γ than the step before it; a method for Ψ = 0 declares "
-    "composite=False"
+    usually="a missing prox, or one with another γ than the step before it; a method for Ψ = 0 declares composite=False"
 )
 def sparsity(case: Case) -> None:
-    """Agents that agree find the minimiser of F + λ‖·‖₁ too."""
+    """Agents with equal F_i also find the minimiser of F + λ‖·‖₁."""
     if not case.algorithm.facts.composite:
-        raise LeftOut("it declares that it is for Ψ = 0 only")
+        raise NotApplicable("it declares that it handles only Ψ = 0")
     _check_solution(case, WEIGHT)
 
 
@@ -45,30 +44,32 @@ def _check_solution(case: Case, weight: float) -> None:
     x_star = minimiser(problem.A[0], problem.b[0], weight)
     start, end = largest(x0 - x_star), largest(x - x_star)
     if not end <= NEAR * start:
-        raise Seen(f"after {LONG} iterations from a distance of {start:.2g} it was at {end:.2g} of the minimiser")
+        raise Violation(
+            f"after {LONG} iterations the distance to the minimiser was {end:.2g}, and at the start {start:.2g}"
+        )
 
 
-@law(usually="rows that are mixed and then not used; a method that corrects for differences comes all the way")
+@law(usually="rows that are mixed and then not used; a method that corrects for differences reaches the minimiser")
 def together(case: Case) -> None:
-    """Agents that differ solve the network's problem and not their own: they end nearer to its minimiser."""
+    """Agents with different F_i end closer to the common minimiser than their own minimisers are."""
     problem, weight = quadratic(), WEIGHT if case.algorithm.facts.composite else 0.0
     reached = case.setup(problem, case.star, regularizer=case.regularizer, iterations=LONG).run().x[0]
     x_star = minimiser(problem.A.mean(0), problem.b.mean(0), weight)
     own = torch.stack([minimiser(A, b, weight) for A, b in zip(problem.A, problem.b, strict=True)])
     apart, end = (float((x - x_star).norm(dim=1).mean()) for x in (own, reached))
     if not end <= 0.7 * apart:
-        raise Seen(
-            f"after {LONG} iterations the agents were at {end:.2g} of the minimiser on average; "
-            f"those of their own losses are at {apart:.2g}"
+        raise Violation(
+            f"after {LONG} iterations the agents' mean distance to the minimiser was {end:.2g}; "
+            f"that of the minimisers of their own losses is {apart:.2g}"
         )
 
 
 @law(
-    usually="the number of rows here (x.shape[1]), a mean over them, or a product whose order of sums depends on them; "
-    "a process holds the rows of some agents only"
+    usually="use of the number of rows (x.shape[1]), a mean over rows, or a product whose order of summation depends "
+    "on them; a process holds the rows of only some agents"
 )
 def processes(case: Case) -> None:
-    """However agents are spread over one, two or three processes, exact runs have the same bits."""
+    """Exact runs have the same bits in one, two and three processes."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, exact=True)
 
     def act(transport: Transport) -> Any:
@@ -79,7 +80,7 @@ def processes(case: Case) -> None:
                 state = walk(algorithm, engine, algorithm.init(engine, here), stop=STEPS // 3)
                 return type(state)(*(engine.gather(tensor) for tensor in state))
         except Exception as error:
-            transport.fail(str(error))  # or the others would wait
+            transport.fail(str(error))  # otherwise the others would wait for messages
             raise
 
     whole, *_ = in_threads(1, act)
@@ -89,12 +90,12 @@ def processes(case: Case) -> None:
             if isinstance(answer, Exception):
                 raise answer
         if changed := changed_names(whole, spread):
-            raise Seen(f"over {size} processes {changed} had other bits than in one")
+            raise Violation(f"in {size} processes {changed} had other bits than in one")
 
 
-@law(usually="memory outside of the state, or variables that must be one and the same tensor")
+@law(usually="memory outside of the state, or two variables that must be the same tensor")
 def resuming(case: Case) -> None:
-    """A run that goes on from a checkpoint has the same bits as one that was not interrupted."""
+    """A run that continues from a checkpoint has the same bits as one that was not interrupted."""
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, x0=rows())
 
     def interrupt(k: int, _iterations: int, _rows: Any) -> None:
@@ -106,23 +107,25 @@ def resuming(case: Case) -> None:
         setup.run(interrupt, saving)
         resumed, whole = setup.run(None, saving), setup.run()
     if changed := [name for name in whole.state if not torch.equal(whole.state[name], resumed.state[name])]:
-        raise Seen(f"after going on from iteration {STEPS // 2} the run ended with another {', '.join(changed)}")
+        raise Violation(f"after resuming at iteration {STEPS // 2} the run ended with another {', '.join(changed)}")
 
 
-@law(usually="differences of large sums, tests such as x == 0, or numbers that are too small for single precision")
+@law(
+    usually="differences of large sums, comparisons such as x == 0, or numbers that are too small for single precision"
+)
 def precision(case: Case) -> None:
-    """Single precision follows double precision: only rounding differs."""
+    """Single precision agrees with double precision up to rounding."""
     single, double = (
         case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, dtype=dtype, x0=rows()).run().x
         for dtype in (torch.float32, torch.float64)
     )
     if not close(single.double(), double, 1e-3):
-        raise Seen(f"after {STEPS} iterations x differs by {largest(single.double() - double):.2g}")
+        raise Violation(f"after {STEPS} iterations x differs by {largest(single.double() - double):.2g}")
 
 
-@law(usually="a full gradient in a step but none in init, so that the refusal comes hours later")
+@law(usually="a full gradient in a step but none in init, so that the error comes hours later")
 def streams(case: Case) -> None:
-    """It runs where samples stream and never repeat, or refuses at the start."""
+    """It runs on streaming samples, which never repeat, or raises at the start."""
     problem = PhaseRetrieval(agents=N, dim=4, sparsity=2, evaluation="population").to(torch.float64)
     setup = case.setup(problem, case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine())
@@ -131,21 +134,21 @@ def streams(case: Case) -> None:
     except ValueError as error:
         if not agents.uses_full:
             raise
-        raise LeftOut("it needs full gradients, which streams do not have") from error
+        raise NotApplicable("it needs full gradients, which streams do not have") from error
     try:
         walk(algorithm, agents, state)
     except ValueError as error:
         if not agents.uses_full:
             raise
-        raise Seen("init took the stream, and a later step refused it") from error
+        raise Violation("init accepted the stream, but a later step raised") from error
 
 
 @law(
-    usually="nan_to_num, or a test that skips a broken step: the run would go on with wrong numbers instead of "
-    "stopping with the agent and iteration named"
+    usually="nan_to_num, or a test that skips a step: the run would continue with wrong numbers instead of stopping "
+    "with a warning that names the agent and the iteration"
 )
 def divergence(case: Case) -> None:
-    """A gradient that is not a number shows in the state of its agent."""
+    """A NaN gradient shows in the state of its agent."""
 
     def spoil(v: Tensor) -> Tensor:
         v = v.clone()
@@ -156,4 +159,4 @@ def divergence(case: Case) -> None:
     algorithm, engine = setup.bound(), setup.engine()
     state = walk(algorithm, Verbs(engine, spoil, apart=True), algorithm.init(engine, rows()))
     if all(bool(tensor[:, 2].isfinite().all()) for tensor in state):
-        raise Seen(f"all gradients of agent 2 were NaN, and after {STEPS} steps its state was finite")
+        raise Violation(f"all gradients of agent 2 were NaN, but after {STEPS} steps its state was finite")

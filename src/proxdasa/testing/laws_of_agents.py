@@ -1,4 +1,4 @@
-"""Laws of company: what agents and trials are to each other."""
+"""Laws about agents and trials: how they may and may not depend on each other."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
 from proxdasa.schedules import Number, Schedule, is_annotated, per_trial
 from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, rows, walk
-from proxdasa.testing.law import LeftOut, Seen, close, largest, law
+from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
 
 
 @law(usually="rows taken by index (x[:, 0] as a leader) or weights made by torch.arange over the agents")
 def relabelling(case: Case) -> None:
-    """Agents have no numbers: relabelled, with their data and neighbours, they do the same."""
+    """Results do not depend on the agents' numbers: relabelled, with their data and neighbours, they do the same."""
     order, problem, network = [3, 0, 4, 1, 2], quadratic(), case.star
     moved = Quadratic(problem.A[order], problem.b[order])
     W = networks.from_matrix(network.W.toarray()[np.ix_(order, order)])
@@ -29,46 +29,48 @@ def relabelling(case: Case) -> None:
     for name, tensor in first.state.items():
         if not close(second.state[name], tensor[:, order]):
             error = largest(second.state[name] - tensor[:, order])
-            raise Seen(f"after {STEPS} iterations {name} of the same agent under another number differs by {error:.2g}")
+            raise Violation(
+                f"after {STEPS} iterations {name} of the same agent under another number differs by {error:.2g}"
+            )
 
 
 @law(usually="rows taken by index, or steps that depend on where an agent's rows are stored")
 def consensus(case: Case) -> None:
-    """Agents on a ring that have the same data and begin at one point stay together."""
-    state, _ = _alike(case)
+    """Agents on a ring with the same data and the same starting point stay together."""
+    state, _ = _run_equal_agents(case)
     for name, tensor in state._asdict().items():
         if not close(tensor, tensor[:, :1].expand_as(tensor)):
-            raise Seen(f"{name} of equal agents differs by {largest(tensor - tensor[:, :1]):.2g}")
+            raise Violation(f"{name} of equal agents differs by {largest(tensor - tensor[:, :1]):.2g}")
 
 
-@law(usually="sums over agents where a mean belongs, or steps that depend on how many agents there are")
+@law(usually="sums over agents instead of means, or steps that depend on how many agents there are")
 def single(case: Case) -> None:
-    """Agents that have the same data and begin at one point do what one agent alone does."""
-    state, uses_graph = _alike(case)
+    """Agents with the same data and the same starting point do what a single agent does."""
+    state, uses_graph = _run_equal_agents(case)
     if uses_graph:
-        raise LeftOut("it asks for degrees or neighbours' sums, and one agent has no neighbours")
-    one, _ = _alike(case, networks.ring(1))
+        raise NotApplicable("it uses degrees or sums over neighbours, and a single agent has none")
+    one, _ = _run_equal_agents(case, networks.ring(1))
     for name, tensor in state._asdict().items():
         if not close(tensor[:, :1], getattr(one, name)):
             error = largest(tensor[:, :1] - getattr(one, name))
-            raise Seen(f"{name} of {N} equal agents differs from that of one agent by {error:.2g}")
+            raise Violation(f"{name} of {N} equal agents differs from that of one agent by {error:.2g}")
 
 
-def _alike(case: Case, network: Network | None = None) -> tuple[Any, bool]:
-    """The state of equal agents after some steps, and whether the method asked for their neighbours."""
+def _run_equal_agents(case: Case, network: Network | None = None) -> tuple[Any, bool]:
+    """The state of equal agents after some steps, and whether the method used degrees or sums over neighbours."""
     problem, network = quadratic(spread=0.0), network or case.ring
-    algorithm = case.setup(problem, case.ring).bound()  # schedules know the number of agents, which is to be N
+    algorithm = case.setup(problem, case.ring).bound()  # bound to N agents, whatever network follows
     here = case.setup(problem.restrict(range(network.n)), network, regularizer=case.regularizer)
     agents = Verbs(here.engine())
     return walk(algorithm, agents, algorithm.init(agents, rows(n=1).repeat(1, network.n, 1))), agents.uses_graph
 
 
 @law(
-    usually="if, max or float() of a parameter (check_positive, torch.where and torch.clamp take one value per trial), "
+    usually="if, max or float() of a parameter (check_positive, torch.where and torch.clamp handle values per trial), "
     "or a mean over all axes"
 )
 def trials(case: Case) -> None:
-    """Trials do not meet: three at once, with parameters of their own, are what each is by itself."""
+    """Trials are independent: three stacked trials, each with its own parameters, equal three single runs."""
     problem, factors = quadratic(noise=0.1), (0.5, 0.75, 1.0)
 
     def run(changes: dict[str, Any], trials: int) -> dict[str, Tensor]:
@@ -76,17 +78,19 @@ def trials(case: Case) -> None:
         setup = varied.setup(problem, case.star, trials=trials, regularizer=case.regularizer, x0=rows()[0])
         return setup.run().state
 
-    stacked = run(_scaled(case.algorithm, per_trial(factors)), len(factors))
+    stacked = run(_scale_parameters(case.algorithm, per_trial(factors)), len(factors))
     for trial, factor in enumerate(factors):
-        own = run(_scaled(case.algorithm, factor), trial + 1)
+        own = run(_scale_parameters(case.algorithm, factor), trial + 1)
         for name, tensor in stacked.items():
             if not close(tensor[trial], own[name][trial]):
                 error = largest(tensor[trial] - own[name][trial])
-                raise Seen(f"{name} of trial {trial} among three differs by {error:.2g} from the same trial by itself")
+                raise Violation(
+                    f"{name} of trial {trial} of three differs by {error:.2g} from the same trial on its own"
+                )
 
 
-def _scaled(algorithm: Algorithm, factor: Number) -> dict[str, Any]:
-    """The parameters that may differ by trial, times a factor: those annotated as Number, and those of schedules."""
+def _scale_parameters(algorithm: Algorithm, factor: Number) -> dict[str, Any]:
+    """The parameters that may differ by trial (annotated as Number, or of a schedule), multiplied by a factor."""
     scaled: dict[str, Any] = {}
     for field in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value = getattr(algorithm, field.name)

@@ -1,0 +1,29 @@
+"""Tuning: many settings of a method's parameters in one run.
+
+Trials are stacked anyway and parameters may differ by trial, so S settings with R trials each are one run of S · R
+trials. All settings see the same samples and starting points (`problems.Repeated`): each block of R trials is the run
+that `proxdasa.run` would make with its setting, so settings differ by their parameters alone.
+"""
+
+from proxdasa.tuning.method_parameters import stack_settings, tunable, with_parameters
+from proxdasa.tuning.ranked_settings import Outcome, larger_is_better, rank
+from proxdasa.tuning.search import SWEEP, Search, Tuning, expect_divergence, tune
+from proxdasa.tuning.settings import Setting, choose, combinations, draws
+
+__all__ = [
+    "SWEEP",
+    "Outcome",
+    "Search",
+    "Setting",
+    "Tuning",
+    "choose",
+    "combinations",
+    "draws",
+    "expect_divergence",
+    "larger_is_better",
+    "rank",
+    "stack_settings",
+    "tunable",
+    "tune",
+    "with_parameters",
+]

@@ -1,0 +1,75 @@
+"""Ranking the settings of a stacked run by a measure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from proxdasa import metrics
+from proxdasa.runs.results import Result
+from proxdasa.tuning.settings import Setting
+
+LARGER = ("accuracy", "lowest_accuracy")
+"""Measures of which larger values are better."""
+SMALLER = (*(metric.name if isinstance(metric, metrics.Metric) else metric.__name__ for metric in metrics.ALL),
+           "test_loss")  # fmt: skip
+"""Measures of which smaller values are better, except for those in `LARGER`."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one setting.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> tuned = proxdasa.tune(
+        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.5, 5.0]}, iterations=200
+        ... )
+        >>> best, worst = tuned.ranking
+        >>> best.parameters, f"{best.mean:.3f}"
+        ({'gamma': 0.5}, '-1.000')
+        >>> worst.parameters, worst.fault
+        ({'gamma': 5.0}, 'diverged')
+    """
+
+    parameters: Setting
+    values: Sequence[float]
+    """The measure at the end of each trial that reached the end."""
+    fault: str = ""
+    """Why it cannot be ranked, such as "diverged"; empty if it can."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over trials, by which settings are ranked; NaN for a setting that cannot be ranked."""
+        return math.nan if self.fault else sum(self.values) / len(self.values)
+
+
+def rank(result: Result, settings: Sequence[Setting], measure: str, largest: bool = False) -> list[Outcome]:
+    """The outcomes of a stacked run's settings, best mean first; those that cannot be ranked come last.
+
+    The measure is taken at the last iteration, or at the last observation of an interrupted run.
+    """
+    last = result.records[-1]["k"] if result.stopped == "interrupted" and result.records else result.iterations
+    ends = {row["trial"]: float(row.get(measure, math.nan)) for row in result.records if row["k"] == last}
+    repetitions = result.config["trials"] // len(settings)
+    outcomes = []
+    for s, setting in enumerate(settings):
+        trials = range(s * repetitions, (s + 1) * repetitions)
+        values = tuple(ends[trial] for trial in trials if trial in ends)
+        outcomes.append(Outcome(setting, values, _fault(values, repetitions, measure)))
+    return sorted(outcomes, key=lambda o: (bool(o.fault), 0.0 if o.fault else -o.mean if largest else o.mean))
+
+
+def larger_is_better(measure: str) -> bool:
+    """Whether larger values of a measure are better."""
+    if measure not in (*LARGER, *SMALLER):
+        raise ValueError(f"are larger or smaller values of {measure} better? pass largest=True or largest=False")
+    return measure in LARGER
+
+
+def _fault(values: Sequence[float], repetitions: int, measure: str) -> str:
+    lost = repetitions - len(values)
+    if lost:
+        return "diverged" if lost == repetitions else f"diverged in {lost} of {repetitions} trials"
+    return "" if all(map(math.isfinite, values)) else f"has no finite {measure}"
