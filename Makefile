@@ -8,6 +8,9 @@ OLDEST_TESTS := test_checkpoints.py test_cli.py test_data.py test_figures.py tes
 	test_networks.py test_records.py test_regularizers.py test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
+# Tests start many interpreters; without bytecode files each of them would compile the package again.
+test quick slow oldest: export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: demo test quick check docs bench chaos slow dist oldest clean
 
 demo: $(VENV)/.installed

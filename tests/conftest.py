@@ -1,20 +1,13 @@
 """Settings and fixtures shared by tests, and the browser that some of them look at pages with."""
 
+import gc
 import shutil
 import warnings
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import settings
-from matplotlib.figure import Figure
 
-# Laws are checked on the same examples every time; a slow machine is not a failure.
-settings.register_profile("proxdasa", derandomize=True, deadline=None, max_examples=60)
-settings.load_profile("proxdasa")
-
-# The suite runs beside other processes; small tensors gain nothing from more threads.
-torch.set_num_threads(1)
+from tests import forks
 
 LONG = (
     "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",
@@ -39,6 +32,23 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     gone = [path.name for path in PLACES if not path.exists()]
     assert not gone, f"LONG in {__file__} lists {', '.join(gone)}; there is no such file"
+    if config.getoption("numprocesses", None):  # this process only hands out tests, so it does not import torch
+        if not config.option.quick:
+            forks.share()
+    else:
+        prepare()
+
+
+def prepare():
+    """Settings of a process that runs tests."""
+    import torch  # noqa: PLC0415
+    from hypothesis import settings  # noqa: PLC0415
+
+    # Laws are checked on the same examples every time; a slow machine is not a failure.
+    settings.register_profile("proxdasa", derandomize=True, deadline=None, max_examples=60)
+    settings.load_profile("proxdasa")
+    # The suite runs beside other processes; small tensors gain nothing from more threads.
+    torch.set_num_threads(1)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -48,6 +58,11 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(items):
     """Long tests first, so that no process is left with one of them when the others are done."""
     items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
+
+
+def pytest_collection_finish():
+    """Leave what is there for good out of the collections of garbage that pytest makes at the end."""
+    gc.freeze()
 
 
 @pytest.fixture
@@ -60,6 +75,8 @@ def store(tmp_path, monkeypatch):
 @pytest.fixture
 def drawn(monkeypatch):
     """The figures that are saved, as matplotlib knows them; pixels take most of the time, and are not drawn."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
     made = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: made.append(figure))
     return made

@@ -10,7 +10,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
 def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=10)
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=60)
 
 
 @contextlib.contextmanager

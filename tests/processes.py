@@ -1,11 +1,11 @@
 """Commands in processes of their own, for tests: quick to start, bounded in time, and none outlives its test.
 
 Importing torch takes seconds, so ``proxdasa`` itself is forked off a process that has it already (`Forked`), together
-with the processes that it launches; everything else is started as usual (`Started`).
+with the processes that it launches; everything else is started as usual (`Started`), but under torchrun and mpiexec
+``proxdasa`` is forked too unless a test wants every interpreter as a user has it (``fork=False``).
 """
 
 import contextlib
-import multiprocessing
 import os
 import re
 import runpy
@@ -26,15 +26,14 @@ from proxdasa.cli import main
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.runs.records import FINAL, read_rows
+from tests import forks
+from tests.forks import FORKS, TOKEN
 
+ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 LIMIT = 120.0
 """Seconds that anything may take before a test fails; on an idle machine all takes a few."""
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the tests of processes watch them in /proc")
-# What the forked processes use is imported once, before they are forked: also this module, which brings pytest.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["proxdasa.cli", "sklearn.datasets", "torch._dynamo", "tests.setups", "tests.processes"])
-TOKEN = "PROXDASA_TEST"
 TROUBLE = "PROXDASA_TEST_TROUBLE"
 """The file of Python that a process runs before anything else (`trouble`)."""
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
@@ -170,18 +169,25 @@ class Command:
 
     def processes(self):
         """The ids of it and all that it started, as far as they live, the oldest first."""
-        return [pid for pid in sorted(_pids()) if self._owns(pid)]
+        return [pid for pid in sorted(_pids()) if self._owns(pid) or self._stood_for(pid)]
 
     def workers(self):
         """The ids of the processes that hold agents, by their number."""
-        return [pid for _, pid in sorted((_rank(pid), pid) for pid in self.processes() if _rank(pid) is not None)]
+        living = self.processes()
+        found = [pid for pid in living if self._stood_for(pid)] or [pid for pid in living if _rank(pid) is not None]
+        return sorted(found, key=lambda pid: self._stood_for(pid) or (_rank(pid) or 0, pid))
+
+    def _stood_for(self, pid):
+        """Whether it is a forked process for which another stands in (`tests.forks`), as its place among those."""
+        name = _name(pid)
+        return (int(name.partition("-")[2] or 0), pid) if name.startswith(forks.label(self.token)) else ()
 
     def __repr__(self):
         return " ".join(map(str, self.words))
 
 
 class Started(Command):
-    """A program of this environment, with everything as a user has it."""
+    """A program of this environment, with everything as a user has it, but for what is forked by `tests.forks`."""
 
     def __init__(self, words, folder, env):
         super().__init__(words, folder, uuid.uuid4().hex)
@@ -233,8 +239,13 @@ def commands(folder):
     started = []
 
     def start(*words, env=None, fork=True):
-        kind = Forked if fork and words[0] == "proxdasa" else Started
-        started.append(kind(words[1:] if kind is Forked else words, folder, env or {}))
+        """Start a command; with ``fork=False`` nothing of it is forked from a process that has torch already."""
+        kind, env = Started, env or {}
+        if fork and words[0] == "proxdasa":
+            kind, words = Forked, words[1:]
+        elif fork and words[0] in ("torchrun", "mpiexec"):
+            words, env = _with_stand_ins(words, env)
+        started.append(kind(words, folder, env))
         return started[-1]
 
     try:
@@ -248,6 +259,16 @@ def commands(folder):
                 command.poll()
                 time.sleep(0.01)
             command.wait()
+
+
+def _with_stand_ins(words, env):
+    """The words of a launcher, and the environment, with what stands in for the interpreters that it would start."""
+    forks.share()
+    module = () if words[0] == "torchrun" else (sys.executable, "-m")  # torchrun is given -m already
+    changed = [each for word in words for each in ((*module, "tests.stand_in") if word == "proxdasa" else (word,))]
+    # Without the folder of `trouble`, which is for the forked process alone.
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return changed, {**env, "PYTHONPATH": path}
 
 
 def fork_together(folder, size, target, *args):
@@ -318,6 +339,13 @@ def _session(pid):
     return int(fields[3]) if (fields := _stat(pid)) else None
 
 
+def _name(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() if _stat(pid) else ""
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 def _environ(pid):
     try:
         return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0") if _stat(pid) else []
@@ -350,11 +378,11 @@ def _become_command(words, env, output):
     os.setsid()
     _write_to(output)
     launcher.subprocess = _Forking
-    os._exit(_run(words, env))
+    os._exit(run_command(words, env))
 
 
-def _run(words, env):
-    """The command line in this process, as if it were fresh."""
+def run_command(words, env):
+    """The exit code of the command line in this process, as if it were fresh."""
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork, and whoever waits for them hangs
     os.environ.clear()
     os.environ.update(env)
@@ -387,7 +415,7 @@ class _Forking:
             self.pid = os.fork()
             if not self.pid:
                 os.setpgid(0, process_group)
-                os._exit(_run(command[3:], env))
+                os._exit(run_command(command[3:], env))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
 
         def __class_getitem__(cls, _):

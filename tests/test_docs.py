@@ -11,6 +11,7 @@ import io
 import math
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from typer.testing import CliRunner
 from proxdasa import cli
 from proxdasa.algorithms import ALL
 from proxdasa.configs.reading import build
+from tests import processes
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -123,6 +125,9 @@ def run_command(words, block, run):
     match Path(program).name:
         case "proxdasa":
             understood(rest, block)
+            if run and "--processes" in rest and sys.platform == "linux":
+                with processes.commands(Path.cwd()) as start:  # forks the processes too
+                    return start(*words).ended()
             if run and rest != ["doctor"]:  # which starts processes of all kinds, and has its own test
                 result = CliRunner().invoke(cli.app, rest, terminal_width=80)
                 assert result.exit_code == 0, f"{block.where}: {words}\n{result.output}"

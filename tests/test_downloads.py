@@ -53,7 +53,7 @@ def server(monkeypatch):
             yield f"http://127.0.0.1:{listening.server_address[1]}", pages, asked
         finally:
             listening.shutdown()
-            thread.join(timeout=5)
+            thread.join(timeout=60)
     assert not thread.is_alive()
 
 

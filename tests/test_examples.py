@@ -2,17 +2,16 @@
 
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import proxdasa
-from tests.processes import LINUX, fork_together
+from tests.processes import LINUX, commands, fork_together
 
 ROOT = Path(__file__).parents[1]
-PROXDASA = Path(sys.executable).with_name("proxdasa")
 
 
+@LINUX
 def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     script = runpy.run_path(str(ROOT / "examples" / "quickstart.py"))
     shown = capsys.readouterr().out
@@ -21,16 +20,9 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     assert len(losses) == 4
     assert all(0.005 < float(loss) < 0.02 for loss in losses), "near the noise, 0.1²"
 
-    command = subprocess.run(
-        [PROXDASA, "run", "examples/quickstart.toml", "--output", tmp_path / "results"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert command.returncode == 0, command.stderr
-    assert f"proxdasa report {tmp_path / 'results'}" in command.stdout
+    with commands(tmp_path) as start:
+        said = start("proxdasa", "run", ROOT / "examples" / "quickstart.toml", "--output", tmp_path / "results").ended()
+    assert f"proxdasa report {tmp_path / 'results'}" in said
     saved = proxdasa.load(tmp_path / "results")
     assert saved.config == script["result"].config
     assert [row["k"] for row in saved.records] == [row["k"] for row in script["result"].records]

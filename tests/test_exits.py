@@ -71,13 +71,13 @@ def test_codes_are_written_down_once():
 # the same in one process, in several, and under MPI
 
 
-def launched(start, how, file, results, *options, env=None):
+def launched(start, how, file, results, *options, env=None, fork=True):
     """A run of two processes that was started in this way, or of one."""
     words = ("proxdasa", "run", file, "-o", results, *options)
     if how == "mpiexec":
         pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
         program("mpiexec")
-        return start("mpiexec", "-n", 2, *words, env=env)
+        return start("mpiexec", "-n", 2, *words, env=env, fork=fork)
     if how == "torchrun":
         return start("torchrun", "--standalone", "--nproc-per-node", 2, "-m", *words, env=env)
     return start(*words, *(("--processes", 2) if how == "--processes" else ()), env=env)
@@ -119,14 +119,14 @@ def test_the_launcher_tries_again_after_a_crash_or_a_full_disk_but_not_after_a_d
 @pytest.mark.parametrize("how", ["--processes", "mpiexec"])
 def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
     file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
-    assert "diverged" in launched(start, how, file, tmp_path / "results").ended(4)
+    assert "diverged" in launched(start, how, file, tmp_path / "results", fork=how != "mpiexec").ended(4)
 
 
 @LINUX
 @pytest.mark.parametrize("how", ["--processes", "mpiexec"])
 def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
     results, file = tmp_path / "results", write_config(tmp_path / "run.toml", iterations=10**7)
-    command = launched(start, how, file, results, "--checkpoint-every", 1)
+    command = launched(start, how, file, results, "--checkpoint-every", 1, fork=how != "mpiexec")
     command.until(lambda: newest(results) >= 2)
     os.kill(command.workers()[1], signal.SIGTERM)
     assert "interrupted after" in command.ended(130)
@@ -141,14 +141,16 @@ def test_one_module_owns_the_handling_of_signals():
 
 
 @pytest.fixture
-def hang_up():
-    """Python's own handler of SIGHUP, also if the tests were started by nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def terminal():
+    """Python's own handlers, also if the tests were started by nohup or in the background of a script."""
+    own = {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, own.get(number, signal.SIG_DFL)) for number in signals.ASKING}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("hang_up")
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("number", signals.ASKING)
 def test_every_signal_that_asks_to_stop_is_handled_alike(number):
     before, told = [signal.getsignal(each) for each in signals.ASKING], []

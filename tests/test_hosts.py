@@ -13,8 +13,8 @@ from tests.processes import BIN, LINUX, check_same, commands, listeners, newest,
 
 pytestmark = LINUX
 TIMEOUT = 20
-CUT = 9.5
-"""Seconds, which is what is tested here: almost half the timeout."""
+CUT = 9.0
+"""Seconds, which is what is tested here: almost half the timeout, with room for a busy machine."""
 AS_WRITTEN = ("01004D0A", "02004D0A")
 """The addresses as the kernel writes them."""
 

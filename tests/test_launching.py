@@ -142,10 +142,11 @@ def test_processes_that_do_not_stop_when_asked_are_ended(launch, monkeypatch):
 
 @pytest.fixture
 def terminal():
-    """One whose end is told, also if the tests were started by nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Signals as in a terminal, also if the tests were started by nohup or in the background of a script."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ASKING}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.usefixtures("terminal")

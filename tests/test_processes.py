@@ -3,9 +3,7 @@
 import dataclasses
 import math
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import hypothesis.strategies as st
 import networkx as nx
@@ -22,7 +20,7 @@ from proxdasa.engines.messages.halo import Halo
 from proxdasa.engines.products import ExactProduct, SparseProduct, product
 from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.loop import Saving
-from tests.processes import BIN, LINUX, fork_together
+from tests.processes import LINUX, ROOT, commands, fork_together, program
 from tests.setups import METHODS, N, digest, in_threads, main, setup
 
 ALONE = {}
@@ -55,25 +53,18 @@ def test_the_same_bits_over_gloo(size, tmp_path):
     check_hashes(tmp_path / "hashes")
 
 
-def test_the_same_bits_under_torchrun(tmp_path):
-    check_program([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"], tmp_path)
-
-
-def test_the_same_bits_under_mpiexec(tmp_path):
-    pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
-    check_program([BIN / "mpiexec", "-n", "3", sys.executable], tmp_path)
-
-
-def check_program(launch, folder):
-    path = Path(__file__).parent / "setups.py"
-    pythonpath = os.pathsep.join([str(path.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": pythonpath}
-    done = subprocess.run(
-        [*launch, path, folder / "hashes"],
-        env=environment, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    check_hashes(folder / "hashes")
+@LINUX
+@pytest.mark.parametrize(("launcher", "size"), [("torchrun", 2), ("mpiexec", 3)])
+def test_the_same_bits_under_a_launcher(launcher, size, tmp_path):
+    """In fresh interpreters, as a user has it."""
+    if launcher == "mpiexec":
+        pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
+    words = {"torchrun": ("--standalone", "--nproc-per-node", size), "mpiexec": ("-n", size, sys.executable)}[launcher]
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with commands(tmp_path) as start:
+        command = (program(launcher), *words, "-m", "tests.setups", tmp_path / "hashes")
+        start(*command, env={"PYTHONPATH": path}, fork=False).ended()
+    check_hashes(tmp_path / "hashes")
 
 
 def check_hashes(path):

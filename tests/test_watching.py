@@ -25,7 +25,7 @@ from proxdasa.runs.progress import ProgressWarning
 from proxdasa.runs.records import mean_row
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard import TensorBoard
-from tests.processes import FORKS, LINUX, _environment, _Forking, _run, commands, newest, until, write_config
+from tests.processes import FORKS, LINUX, _environment, _Forking, commands, newest, run_command, until, write_config
 
 NOTE = "note: the theory"
 
@@ -418,7 +418,7 @@ def _become(words, stream):
     cli.err.is_interactive = os.isatty(2)  # it was made before the fork
     launcher.subprocess = _Forking
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
-    os._exit(_run(words, {**_environment(), "TERM": "xterm"}))
+    os._exit(run_command(words, {**_environment(), "TERM": "xterm"}))
 
 
 # whether processes are worth it

@@ -1,0 +1,102 @@
+"""The fork server: a process that has imported what tests need, from which they fork processes of their own.
+
+It takes seconds to start, so the pytest process that starts the workers of pytest-xdist starts one for all of them
+(`share`). A run without such workers starts its own when a test first needs it.
+
+`stand_in`, which torchrun and mpiexec start in tests instead of ``python -m proxdasa``, has the command run by a forked
+process, passes signals on to it, and ends as that ends. This module imports nothing that takes time.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import connection, forkserver, process
+from pathlib import Path
+
+__all__ = ["FORKS", "TOKEN", "label", "share"]
+
+TOKEN = "PROXDASA_TEST"
+"""The environment variable by which tests find the processes of a command."""
+
+PRELOADED = ["proxdasa.cli", "sklearn.datasets", "torch._dynamo", "tests.setups", "tests.processes"]
+"""What forked processes use, imported before they are forked; `tests.processes` brings pytest."""
+SHARED = "PROXDASA_TEST_FORKS"
+"""The environment variable with the socket's address and, since Python 3.14, the key of the shared server."""
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(PRELOADED)
+
+
+def share():
+    """Start the fork server here, for every process that inherits the environment."""
+    forkserver.ensure_running()
+    server = forkserver._forkserver
+    key = getattr(server, "_forkserver_authkey", None) or b""
+    os.environ[SHARED] = f"{key.hex()} {server._forkserver_address}"
+
+
+def _use(shared):
+    """Connect to the fork server of another process instead of starting one."""
+    key, _, address = shared.partition(" ")
+    server = forkserver._forkserver
+    server._forkserver_address, server._forkserver_authkey = address, bytes.fromhex(key)
+    # The server ends with the process that started it. Others only need something to send in place of its pipe.
+    server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
+    server.ensure_running = lambda: None
+
+
+if SHARED in os.environ:
+    _use(os.environ[SHARED])
+
+
+# standing in for a fresh interpreter
+
+
+def label(token, rank=""):
+    """The name under which the kernel lists the forked process of this rank; a fork cannot show another environment."""
+    return f"{token[:8]}-{rank}"
+
+
+def stand_in(words):
+    """The exit code of ``proxdasa`` with these words, in a forked process with our environment, streams and signals.
+
+    Under mpiexec this is only for runs that MPI aborts: it expects processes to finalise MPI as they end, at once.
+    """
+    inherited = {name: int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ}
+    handles = {name: FORKS.reducer.DupFd(fd) for name, fd in {"1": 1, "2": 2, **inherited}.items()}
+    # Signals wait until there is a process to pass them on to.
+    passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    forked = FORKS.Process(target=_become, args=(words, dict(os.environ), handles))
+    forked.start()
+    for number in passed_on:
+        signal.signal(number, lambda number, _: os.kill(forked.pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+    forked.join()
+    if forked.exitcode < 0:
+        if -forked.exitcode in passed_on:
+            signal.signal(-forked.exitcode, signal.SIG_DFL)
+        os.kill(os.getpid(), -forked.exitcode)
+    return forked.exitcode
+
+
+def _become(words, env, handles):
+    """Run the command in the forked process."""
+    from tests.processes import run_command  # noqa: PLC0415 - the fork server has it
+
+    for name, handle in handles.items():
+        if name.isdecimal():
+            os.dup2(handle.detach(), int(name))
+        else:
+            env[name] = str(handle.detach())
+    rank = env.get("RANK", env.get("PMI_RANK", ""))
+    Path("/proc/self/comm").write_text(label(env[TOKEN], rank))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os._exit(run_command(words, env))
+
+
+def _end_with_parent():
+    """Be killed when the process that we stand for is, as launchers do to what they have started."""
+    connection.wait([process.parent_process().sentinel])
+    os.kill(os.getpid(), signal.SIGKILL)
