@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import networks, problems
+from proxdasa import caller_warnings, networks, problems
 from proxdasa.networks import spectrum
 from proxdasa.runs.checkpoints import Checkpoints, CheckpointWarning
 from proxdasa.runs.progress import ProgressWarning
@@ -96,3 +96,10 @@ def test_frames_are_counted_in_one_place(path):
     text = path.read_text(encoding="utf-8")
     assert "stacklevel" not in text
     assert path.name == "caller_warnings.py" or not re.search(r"(?<!caller_)warnings\.warn\b", text)
+
+
+def test_a_caller_without_a_name_is_warned_too():
+    """Code that is executed without a module, as templates and notebooks may do."""
+    code = "caller_warnings.warn('look here')"
+    with pytest.warns(UserWarning, match="look here"):
+        exec(compile(code, "nowhere", "exec"), {"caller_warnings": caller_warnings})

@@ -122,7 +122,7 @@ def agent(folder, by):
             raise
     transport = connect(device=f"cuda:{os.environ['RANK']}" if by == "nccl" else "cpu")
     if by == "gloo as if it were nccl":
-        transport._posted = transport._posted_together
+        transport._post = transport._post_together
     for method in METHODS:
         file = folder / f"{method}-{transport.rank}"
         model, optimizer = interrupted(method, transport, file)

@@ -12,7 +12,8 @@ BETWEEN = ("proxdasa", "torch", "functools", "contextlib")
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn about a call of this library, at the line of the first frame outside it.
 
-    The number of frames in between varies, so ``stacklevel`` does not help; Python 3.12 has ``skip_file_prefixes``.
+    The number of frames in between varies, so it cannot be given to `warnings.warn`; from Python 3.12 on that function
+    can skip the files of a package instead.
     """
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in BETWEEN:
@@ -23,7 +24,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         category,
         frame.f_code.co_filename,
         frame.f_lineno,
-        module=names.get("__name__"),
+        module=names.get("__name__", "<unknown>"),  # None would drop the warning without a word
         registry=names.setdefault("__warningregistry__", {}),
         module_globals=names,
     )

@@ -55,6 +55,12 @@ def check_count(value: object, name: str) -> None:
     """Refuse anything but an int of at least 1, such as the size of a batch.
 
     NumPy's integers are refused, because callers keep the value as it is and JSON has no place for them.
+
+    Examples:
+        >>> checks.check_count(0, "batch")
+        Traceback (most recent call last):
+            ...
+        proxdasa.checks.InvalidArgumentError: batch must be a whole number of at least 1; got 0
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise invalid(name, "a whole number of at least 1", value)
@@ -95,7 +101,17 @@ def check_probability(value: object, name: str) -> float:
 
 
 def check_positive(value: float | Tensor, name: str) -> float | Tensor:
-    """The value as it is, if it is a positive number, or a tensor ``[trials, 1, 1]`` of positive numbers."""
+    """The value as it is, if it is a positive number, or a tensor ``[trials, 1, 1]`` of positive numbers.
+
+    Examples:
+        >>> checks.check_positive(0.1, "gamma")
+        0.1
+        >>> try:
+        ...     checks.check_positive(-1, "gamma")
+        ... except ValueError as error:
+        ...     print(error)
+        gamma must be a positive number, or per_trial([...]) of positive numbers; got -1
+    """
     if isinstance(value, Tensor):
         fits = value.ndim == 3 and value.is_floating_point() and bool(((value > 0) & value.isfinite()).all())
     else:

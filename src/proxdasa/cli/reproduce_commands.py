@@ -86,7 +86,7 @@ def _compare(
         methods = _choose(algorithms, real_data.algorithms(preset))
         sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
     tuned = {}
-    with tuning.divergence_expected():
+    with tuning.expect_divergence():
         searched = run_all(sweeps, output, overwrite)
     for folder, result in searched.items():
         method, title = folder.removeprefix("sweep/"), result.config["facts"]["title"]

@@ -70,7 +70,7 @@ def per_agent(
     test: str | Path | None = None,
     regression: bool = False,
 ) -> PerAgent:
-    """Examples in one file for each agent; ``{agent}`` in the file name stands for the agent's number, from 0 on.
+    r"""Examples in one file for each agent; ``{agent}`` in the file name stands for the agent's number, from 0 on.
 
     A file is read by the process that holds its agent, and the ``test`` file, if there is one, by every process. Files
     are LIBSVM's, plain or .bz2, .gz, .xz, with the given number of ``features``, or .safetensors with x ``[N, ...]``

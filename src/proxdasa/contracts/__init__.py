@@ -1,0 +1,30 @@
+"""What the rooms of the library promise each other.
+
+One idea carries the whole design: what an agent does alone is row-wise, and only mixing crosses rows. State is
+``[trials, agents, d]``: the last axis is the vector, the leading axes are a batch. An algorithm acts on rows through
+the verbs of `Agents` and never learns how many rows there are, where the others live or how messages travel. That is
+why it is written once and runs on every engine.
+"""
+
+from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
+from proxdasa.contracts.method import Algorithm, Averaging, Facts
+from proxdasa.contracts.parts import Evaluation, Mixing, Network, Problem, Regularizer
+
+__all__ = [
+    "Agents",
+    "Algorithm",
+    "Averaging",
+    "Engine",
+    "Evaluation",
+    "Facts",
+    "Host",
+    "Mixing",
+    "Network",
+    "NonFiniteError",
+    "Observer",
+    "PeerError",
+    "Problem",
+    "Regularizer",
+    "Step",
+    "unpack",
+]

@@ -1,0 +1,197 @@
+"""What an engine offers: the verbs of the agents, what observers need, and what the life of a run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, overload
+
+from torch import Tensor
+
+from proxdasa.contracts.parts import Evaluation
+from proxdasa.schedules import Number
+
+
+class Agents(Protocol):
+    """The verbs an algorithm has, and all it may know. Tensors are ``[trials, agents here, d]``.
+
+    Examples:
+        >>> class Half(proxdasa.DPSGD):
+        ...     def step(self, agents: contracts.Agents, k, state):  # steps along half the gradient
+        ...         x = agents.mix(state.x) - self.gamma * agents.grad(state.x, k) / 2
+        ...         return self.State(agents.prox(x, self.gamma))
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> proxdasa.run(Half(gamma=0.5), problem, networks.ring(3), iterations=100).mean.round(decimals=3)
+        tensor([[1., 1.]])
+    """
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
+        """∇G_i(x_i, ξ_i): the sample is named (seed, trial, agent, k), so calling twice uses the same ξ.
+
+        Another value of ``sample`` names another, independent one. k need not be the iteration: a batch takes several.
+        """
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        """∇F_i(x_i) over the agent's own data (an error where the data stream)."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of γΨ, row by row."""
+
+    @overload
+    def mix(self, x: Tensor, /) -> Tensor: ...
+    @overload
+    def mix(self, x: Tensor, y: Tensor, /) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def mix(self, x: Tensor, y: Tensor, z: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
+    def mix(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Rows mixed with their neighbours' by the chosen protocol; one message per neighbour and round for all."""
+
+    @property
+    def degrees(self) -> Tensor:
+        """The number of neighbours of each agent, shaped ``[agents here, 1]``."""
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j over the unweighted graph, one round of one vector."""
+
+
+def unpack(mixed: tuple[Tensor, ...]) -> Any:
+    """The return value of `Agents.mix`: a tensor for one argument, a tuple for several."""
+    return mixed if len(mixed) > 1 else mixed[0]
+
+
+Step = Callable[[Any, int, Any], Any]
+"""Maps (agents, k, state) to the state after iteration k."""
+
+
+class Observer(Protocol):
+    """What measuring a run needs. Nothing here counts as work or communication of the agents."""
+
+    @property
+    def n(self) -> int:
+        """The number of agents in the whole network."""
+
+    @property
+    def agents(self) -> range:
+        """The agents whose rows live in this process."""
+
+    @property
+    def degrees(self) -> Tensor:
+        """The number of neighbours of each agent, shaped ``[agents here, 1]``."""
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The mean over all agents, ``[trials, 1, d]``."""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of all agents, ``[trials, n, d]``, in every process."""
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``."""
+
+    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+        """The problem's own measures at points ``[trials, d]``."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """Ψ of each row."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of γΨ, row by row."""
+
+    def observe_neighbours(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j over the unweighted graph."""
+
+
+class Host(Protocol):
+    """What the life of a run needs: starting, stepping, saving, stopping, together with the other processes.
+
+    Verbs that take part in communication must be called by all processes in the same order.
+    """
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the results."""
+
+    @property
+    def epoch(self) -> float:
+        """Samples in one pass over an agent's data, on average over all agents; infinite where data stream."""
+
+    def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
+        """Compare with the other processes what all must have in common; a ValueError names what differs.
+
+        The claims are a function because they may be costly to compute, and a lone process needs none.
+        """
+
+    def broadcast(self, value: Any) -> Any:
+        """The plain JSON value that the writing process passes, in every process."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """The elementwise sum over processes of a tensor of any shape that all of them share."""
+
+    def collect(self, x: Tensor) -> Tensor:
+        """The rows of all agents ``[trials, n, d]`` in the process that writes; the others must not use the answer."""
+
+    def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
+        """The rows that live here, shaped like ``like``. The writing process passes all agents' rows, others None."""
+
+    def proceed(self, k: int) -> bool:
+        """Whether to run iteration k; false once the processes have agreed to stop before it."""
+
+    def rewind(self, k: int) -> None:
+        """Undo the costs counted for iteration k, which was interrupted and will be repeated."""
+
+    def fail(self, reason: str) -> None:
+        """Let the other processes know why this one stops."""
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Context manager around a run: signals ask all processes to stop before the same iteration."""
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Context manager around stepping: sets the thread count and starts the clock."""
+
+    def compile(self, step: Step) -> Step:
+        """An algorithm's step after `torch.compile`."""
+
+    def counts(self) -> dict[str, float]:
+        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour.
+
+        Where messages travel, bytes and seconds too, on average over the agents.
+        """
+
+    def restore(self, counts: Mapping[str, float]) -> None:
+        """Set the counts, for example to those of a checkpoint."""
+
+
+class Engine(Agents, Observer, Host, Protocol):
+    """Where rows live. Algorithms see `Agents` of it, measures `Observer`, and the loop of a run all."""
+
+
+class NonFiniteError(ArithmeticError):
+    """An agent was about to send a row that is not finite.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.3)
+        >>> (model(torch.ones(2)) * torch.inf).sum().backward()
+        >>> try:
+        ...     optimizer.step()
+        ... except contracts.NonFiniteError:
+        ...     print("stopped before anything was sent")
+        stopped before anything was sent
+    """
+
+
+class PeerError(RuntimeError):
+    """A peer is unreachable or out of step. Several processes may raise this for the same cause.
+
+    ``noticed_here`` is false in processes that only learned of the cause from another one.
+
+    Examples:
+        >>> try:
+        ...     raise contracts.PeerError("process 1 has ended", noticed_here=True)
+        ... except contracts.PeerError as error:
+        ...     print(error)
+        process 1 has ended
+    """
+
+    def __init__(self, reason: str, noticed_here: bool) -> None:
+        super().__init__(reason)
+        self.noticed_here = noticed_here

@@ -1,0 +1,114 @@
+"""What a method is, and what it declares about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from proxdasa.contracts.engine import Agents
+from proxdasa.schedules import Number
+
+
+class Averaging(NamedTuple):
+    """Declares that a method averages gradients: z ← (1 − α_k) z + α_k g in step k, so that z̄ follows ∇F(x̄).
+
+    That is what makes a dual gap, a certificate without a gradient more, and a rule for stopping. The law "averaging"
+    of `proxdasa.testing` checks the claim.
+
+    Examples:
+        >>> proxdasa.ProxDASA.facts.averaging
+        Averaging(variable='z', step_size='alpha')
+    """
+
+    variable: str
+    """The variable of the state that is z."""
+    step_size: str
+    """The parameter of the method that is the schedule α_k."""
+
+    def z(self, state: Any) -> Tensor:
+        """The averaged gradients in a state of the method."""
+        z: Tensor = getattr(state, self.variable)
+        return z
+
+    def alpha(self, algorithm: Algorithm) -> Callable[[int], Number]:
+        """The step sizes of a method whose schedules are bound."""
+        alpha: Callable[[int], Number] = getattr(algorithm, self.step_size)
+        return alpha
+
+
+class Facts(NamedTuple):
+    """What a method declares of itself.
+
+    Examples:
+        >>> proxdasa.ProxDASAGT.facts.title, proxdasa.ProxDASAGT.facts.vectors
+        ('Prox-DASA-GT', 3)
+        >>> proxdasa.D2.facts.composite
+        False
+    """
+
+    title: str
+    """The name in the literature, used in tables and figures."""
+    vectors: int
+    """Vectors sent to each neighbour in a step, in each round of the mixing protocol."""
+    gradients: int
+    """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
+    from time to time come on top."""
+    composite: bool = True
+    """Whether it handles Ψ ≠ 0."""
+    eigenvalues_above: float = -1.0
+    """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
+    mixes: bool = True
+    """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
+    averaging: Averaging | None = None
+    """Which of its variables averages gradients, if one does."""
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is.
+
+    It is a dataclass, whose fields are its parameters: `run` binds schedules and per-trial values in them.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> from typing import ClassVar, NamedTuple
+        >>> @dataclass(frozen=True, eq=False)
+        ... class GradientDescent:
+        ...     facts: ClassVar = contracts.Facts("gradient descent", vectors=1, gradients=1, composite=False)
+        ...     gamma: schedules.Number
+        ...
+        ...     class State(NamedTuple):
+        ...         x: torch.Tensor
+        ...
+        ...     @property
+        ...     def mapping_gamma(self):
+        ...         return self.gamma
+        ...
+        ...     def init(self, agents, x):
+        ...         return self.State(x)
+        ...
+        ...     def step(self, agents, k, state):
+        ...         return self.State(agents.mix(state.x - self.gamma * agents.grad(state.x, k)))
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> proxdasa.run(GradientDescent(gamma=0.5), problem, networks.ring(3), iterations=50).mean.round(decimals=3)
+        tensor([[1., 1.]])
+    """
+
+    facts: ClassVar[Facts]
+    """What the method says of itself; the shared tests count whether it is true."""
+
+    @property
+    def mapping_gamma(self) -> Number:
+        """The γ at which stationarity is measured: the method's own proximal step where that is constant, else 1."""
+
+    @property
+    def State(self) -> type[Any]:  # noqa: N802
+        """The NamedTuple of its variables."""
+
+    def init(self, agents: Agents, x: Tensor) -> Any:
+        """The state, a NamedTuple of tensors whose first field is x, from the starting rows."""
+
+    def step(self, agents: Agents, k: int, state: Any) -> Any:
+        """The state after iteration k."""

@@ -1,0 +1,181 @@
+"""The parts of a run that users choose or write: problem, regularizer, network, mixing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from proxdasa.schedules import Number
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class Evaluation(NamedTuple):
+    """Losses F_i(x_i) ``[..., n]`` and gradients ∇F_i(x_i) ``[..., n, d]`` of one pass over the agents' data.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> evaluation = problem.evaluate(torch.ones(1, 3, 2))
+        >>> evaluation.loss, evaluation.grad.shape
+        (tensor([[-1., -1., -1.]]), torch.Size([1, 3, 2]))
+    """
+
+    loss: Tensor
+    grad: Tensor
+
+
+class Regularizer(Protocol):
+    """The convex term Ψ, acting on the last axis and batched over all leading ones.
+
+    Examples:
+        >>> class Halfspace:  # the constraint Σ x ≤ 1
+        ...     def value(self, x):
+        ...         return torch.where(x.sum(-1) <= 1 + 1e-6, 0.0, torch.inf)
+        ...
+        ...     def prox(self, x, gamma):
+        ...         excess = (x.sum(-1, keepdim=True) - 1).clamp(min=0)
+        ...         return x - excess / x.shape[-1]
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        >>> result = proxdasa.run(method, problem, networks.ring(3), regularizer=Halfspace(), iterations=200)
+        >>> result.mean.round(decimals=3)
+        tensor([[0.5000, 0.5000]])
+    """
+
+    def value(self, x: Tensor) -> Tensor:
+        """Ψ(x), of shape ``x.shape[:-1]``; infinite outside the domain of a constraint."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """argmin_y ‖y − x‖²/(2γ) + Ψ(y), for a number γ > 0 or a tensor that broadcasts against x with last axis 1."""
+
+
+class Problem(Protocol):
+    """The smooth part: n local losses F_i, seen by the algorithms through one-sample gradients.
+
+    A problem draws nothing. It turns named random words into samples, so that any engine on any number of
+    processes, starting at any iteration, sees the same ξ (see `proxdasa.samples`).
+
+    Examples:
+        >>> class Centres:  # F_i(x) = ½‖x − c_i‖², with exact gradients
+        ...     agents, dim, dtype, epoch, words = 3, 2, torch.float32, 1.0, 0
+        ...     c = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 6.0]])
+        ...
+        ...     def start(self, seed, trials):
+        ...         return torch.zeros(2)
+        ...
+        ...     def sample(self, words):
+        ...         return words
+        ...
+        ...     def grad(self, x, sample):
+        ...         return x - self.c
+        ...
+        ...     def evaluate(self, x):
+        ...         return contracts.Evaluation(0.5 * (x - self.c).square().sum(-1), x - self.c)
+        ...
+        ...     def scores(self, x):
+        ...         return {}
+        ...
+        ...     # `to` and `restrict` are needed only by runs with a `dtype` or with `processes`
+        >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
+        >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
+        tensor([[1., 2.]])
+    """
+
+    @property
+    def agents(self) -> int:
+        """The number n of local losses."""
+
+    @property
+    def dim(self) -> int:
+        """The dimension d of x."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of its data and gradients."""
+
+    @property
+    def epoch(self) -> float:
+        """How many samples are one pass over an agent's data; infinite where samples stream and never repeat.
+
+        An agent of a streaming problem has no full gradient to compute.
+        """
+
+    @property
+    def words(self) -> int:
+        """How many random 32-bit words one sample is made of; 0 for exact gradients."""
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same problem in another floating-point type."""
+
+    def restrict(self, agents: range) -> Self:
+        """The losses of these agents alone, with no more data than theirs; the others live elsewhere."""
+
+    def start(self, seed: int, trials: int) -> Tensor:
+        """The default x⁰, broadcastable to ``[trials, n, d]``."""
+
+    def sample(self, words: Tensor) -> Tensor:
+        """Samples ``[..., trials, n, ?]`` from random words ``[..., trials, n, words]`` (int32, uniform)."""
+
+    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+        """∇G_i(x_i, ξ_i) for x ``[trials, n, d]`` and a sample ``[trials, n, ?]``."""
+
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """F_i and ∇F_i over all data, or over the evaluation sample of a streaming problem.
+
+        x is ``[trials, n, d]``, or ``[trials, 1, d]`` for one point shared by all agents; then the answer may be the
+        mean over agents.
+        """
+
+    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+        """Measures of its own at points x ``[trials, d]``, such as test accuracy, each ``[trials]``; may be empty."""
+
+
+class Network(Protocol):
+    """A connected graph of agents with symmetric, doubly stochastic weights W."""
+
+    @property
+    def n(self) -> int:
+        """The number of agents."""
+
+    @property
+    def W(self) -> csr_array:  # noqa: N802
+        """The mixing matrix, always sparse."""
+
+    @property
+    def rho(self) -> float:
+        """ρ = max(|λ₂|, |λ_n|) < 1."""
+
+    @property
+    def smallest_eigenvalue(self) -> float:
+        """λ_n > −1."""
+
+    @property
+    def degrees(self) -> Any:
+        """The number of neighbours of each agent, as an integer array."""
+
+
+class Mixing(Protocol):
+    """A polynomial in W, applied through nothing but the verb "apply W".
+
+    Examples:
+        >>> class Lazy:  # (I + W)/2
+        ...     def rounds_for(self, rho):
+        ...         return 1
+        ...
+        ...     def __call__(self, apply, x, rho):
+        ...         return (x + apply(x)) / 2
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        >>> proxdasa.run(method, problem, networks.ring(3), mixing=Lazy(), iterations=200).mean.round(decimals=3)
+        tensor([[1., 1.]])
+    """
+
+    def rounds_for(self, rho: float) -> int:
+        """The number m of communication rounds on a network with this ρ."""
+
+    def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:
+        """The mixed x, after exactly ``rounds_for(rho)`` calls of ``apply``."""
