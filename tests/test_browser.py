@@ -7,6 +7,7 @@ from tests.conftest import LAPTOP, PHONE, screen
 from tests.results import save, write
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed: pip install .[test]")
+from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
 from selenium.webdriver import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
@@ -181,7 +182,8 @@ def test_switches(show):
     assert curves(browser, "loss")["Smooth"].count("L") == 18  # no logarithm of 0
     narrow = one(browser, "[data-measure=loss] .plot > svg").size["width"]
     one(browser, "[data-measure=loss] header button:last-of-type").click()
-    WebDriverWait(browser, 20).until(
+    # The page draws the chart anew while it grows, so the one that was found may be gone when its size is asked for.
+    WebDriverWait(browser, 20, ignored_exceptions=[StaleElementReferenceException]).until(
         lambda _: one(browser, "[data-measure=loss] .plot > svg").size["width"] > 2 * narrow
     )
 

@@ -113,7 +113,7 @@ def test_if_all_are_damaged_it_is_an_error_that_tells_each(folder):
     (folder / "000002000" / "rows.jsonl").unlink()
     before = contents(folder)
     said = (
-        r"checkpoints holds no checkpoint from which this run can go on \(.*000002000/rows.jsonl is missing; "
+        r"checkpoints holds no checkpoint from which this run can continue \(.*000002000/rows.jsonl is missing; "
         r".*000001000/state.safetensors has 0 bytes where \d+ were written\); nothing was deleted; choose"
     )
     for _ in range(2):

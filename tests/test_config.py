@@ -465,7 +465,7 @@ BAD = {
     "negative seed": ({"seed": -1}, "seed must be a whole number from 0 to 2^64 - 1", "got -1"),
     "huge seed": ({"seed": 2**64}, "seed must be a whole number from 0 to 2^64 - 1", "got 18446744073709551616"),
     # what does not fit together
-    "two sizes": ({"network": {"name": "ring", "agents": 5}}, "network: ring(5) has 5 agents", "the problem 4"),
+    "two sizes": ({"network": {"name": "ring", "agents": 5}}, "network: ring(5) has 5 agents", "the problem has 4"),
     "too few gammas": (
         {"trials": 3, "algorithm__gamma": [1, 2]},
         "algorithm: gamma has 2 per-trial values",

@@ -406,6 +406,6 @@ def test_a_run_of_which_all_checkpoints_are_damaged_stays_as_it_is(start, interr
         HARM["empty"](path)
     before = sorted(results.rglob("*"))
     text = start("proxdasa", "resume", results, "--processes", 2, "--max-restarts", 2, "--timeout", 1000).ended(2)
-    assert text.count("holds no checkpoint from which this run can go on") == 1
+    assert text.count("holds no checkpoint from which this run can continue") == 1
     assert "starting again" not in text
     assert sorted(results.rglob("*")) == before

@@ -34,7 +34,7 @@ def hosts():
 def test_help_says_how_long_a_cut_is_survived(command):
     done = CliRunner().invoke(app, [command, "--help"], terminal_width=160, color=False)
     text = " ".join(done.stdout.replace("│", " ").split())
-    assert "A cut network is survived for half as long" in text, text
+    assert "cut for less than half as long does no harm" in text, text
 
 
 def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_timeout(hosts, tmp_path):

@@ -150,7 +150,7 @@ def test_a_checkpoint_beyond_the_last_iteration_is_none(folder, k):
 @pytest.mark.parametrize("text", ["", "[", '"}', '", "k": 1e999}', "[" * 100_000, '", "k": 8, "k": 9}'])
 def test_a_manifest_that_is_none_is_passed_over(folder, text):
     seal(folder / "000000008", text)
-    with pytest.warns(CheckpointWarning, match=r"000000008.manifest.json is no manifest: .*goes on from 000000004"):
+    with pytest.warns(CheckpointWarning, match=r"000000008.manifest.json is no manifest: .*continues from 000000004"):
         assert torch.equal(MADE.run(None, Saving(folder)).x, WHOLE.x)
 
 
@@ -200,7 +200,7 @@ def test_whatever_a_manifest_says_a_run_goes_on_rightly_or_refuses(tmp_path_fact
     except ValueError as error:
         x, told = WHOLE.x, str(error)
     assert torch.equal(x, WHOLE.x)
-    assert not told or "holds no checkpoint from which this run can go on" in told
+    assert not told or "holds no checkpoint from which this run can continue" in told
 
 
 @pytest.mark.parametrize("every", [-5, 0, 1.5, "5", True, [5], {}])

@@ -59,8 +59,8 @@ class ProcessOptions:
         float,
         typer.Option(
             metavar="S",
-            help="Seconds after which a process that sends nothing counts as lost. A network that is cut for up to "
-            "half as long does no harm: TCP retries at intervals that double.",
+            help="Seconds after which a process that sends nothing counts as lost. A network that is cut for less "
+            "than half as long does no harm: TCP retries at intervals that double.",
         ),
     ] = TIMEOUT
     interface: Annotated[
