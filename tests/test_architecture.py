@@ -27,9 +27,9 @@ MAY_IMPORT = {
     "algorithms": {"checks", "contracts", "schedules"},
     "engines": {"contracts", "exit_codes", "samples", "schedules"},
     "metrics": {"checks", "contracts", "schedules"},
-    # A run needs a default regulariser and mixing, the name of a network's class, and which links are ours.
+    # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
-        "caller_warnings", "checks", "contracts", "descriptions", "disk", "engines", "memory_budget", "metrics",
+        "caller_warnings", "checks", "contracts", "data", "descriptions", "disk", "engines", "memory_budget", "metrics",
         "mixing", "networks", "problems", "regularizers", "samples", "schedules",
     },
     "tensorboard": {"runs"},
@@ -51,8 +51,8 @@ MAY_IMPORT = {
         "checks", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
     },
     "configs": {
-        "algorithms", "checks", "contracts", "data", "memory_budget", "metrics", "mixing", "networks", "problems",
-        "regularizers", "runs", "schedules",
+        "algorithms", "checks", "contracts", "data", "descriptions", "memory_budget", "metrics", "mixing", "networks",
+        "problems", "regularizers", "runs", "schedules",
     },
     "experiments": {
         "algorithms", "contracts", "data", "descriptions", "disk", "metrics", "mixing", "networks", "problems",

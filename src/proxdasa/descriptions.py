@@ -7,12 +7,21 @@ import functools
 import hashlib
 import math
 import re
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+_NAMES: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Classes and functions that a file has named as MODULE:NAME."""
+
+
+def remember_name(thing: Any, name: str) -> None:
+    """Describe a class or function by this name from now on, so that what is saved can be read again."""
+    _NAMES[thing] = name
 
 
 def describe(thing: Any) -> Any:
@@ -37,15 +46,22 @@ def describe(thing: Any) -> Any:
     if isinstance(thing, Sequence):
         return [describe(value) for value in thing]
     if callable(getattr(thing, "describe", None)):
-        return describe(thing.describe())
+        described = describe(thing.describe())
+        return {**described, "name": _NAMES[type(thing)]} if type(thing) in _NAMES else described
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         # Fields left out of repr are no settings; an example is the first agent of a part of a problem.
         return {
-            "name": type(thing).__name__,
+            "name": _name_of(type(thing)),
             **{field.name: _value(thing, field) for field in dataclasses.fields(thing) if field.repr},
         }
+    return _name_of(thing)
+
+
+def _name_of(thing: Any) -> str:
+    if (own := _NAMES.get(thing) if callable(thing) else None) is not None:
+        return own
     # Without the address in memory, which differs between processes.
-    return getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing)))
+    return str(getattr(thing, "__name__", re.sub(r" at 0x[0-9a-f]+", "", repr(thing))))
 
 
 def _value(thing: Any, field: dataclasses.Field[Any]) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from proxdasa import algorithms, data, metrics, mixing, networks, problems, regularizers, schedules
 from proxdasa.checks import is_whole
+from proxdasa.configs import own_code
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
 from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
@@ -51,6 +52,14 @@ VALUES: dict[str, dict[str, Any]] = {
 """The values of parameters that a file gives by name, by kind."""
 
 
+OWN: dict[str, Callable[[str], Callable[..., Any]]] = {
+    **dict.fromkeys(("algorithm", "problem", "regularizer", "mixing", "partition"), own_code.load_class),
+    "model": own_code.load,
+    "data": own_code.load_data,
+}
+"""How the user's own objects are loaded, for the kinds of which a file can name them as MODULE:NAME."""
+
+
 class ConfigError(ValueError):
     """A configuration that cannot be used, in one line: file, key, and what is accepted."""
 
@@ -78,9 +87,15 @@ def make(thing: Callable[..., Any], table: Mapping[str, Any], key: str) -> Any:
     for name, parameter in accepted.items():
         if parameter.default is inspect.Parameter.empty and name not in table:
             owner = thing.__name__ if key else "every run"
-            raise ConfigError(f"{_join(key, name)} is missing; {owner} needs it: {_accepted_by(hints[name])}")
+            what = _accepted_by(hints.get(name, UNKNOWN))
+            raise ConfigError(f"{_join(key, name)} is missing; {owner} needs it{': ' * bool(what)}{what}")
     # In the order of the signature: a fault of the problem is reported before one of the network that takes its size.
-    values = {name: _convert(table[name], hints[name], _join(key, name)) for name in accepted if name in table}
+    # A parameter of the user's own class may have no annotation; it gets what the file has.
+    values = {
+        name: _convert(table[name], hints[name], _join(key, name)) if name in hints else table[name]
+        for name in accepted
+        if name in table
+    }
     try:
         return thing(**values)
     except (ValueError, TypeError) as error:
@@ -105,10 +120,20 @@ def _look_up(kind: str, value: Any, key: str) -> tuple[Callable[..., Any], dict[
         raise MisfitError(key, value, f"one of {names}")
     if "name" not in table:
         raise ConfigError(f"{_join(key, 'name')} is missing; accepted: {names}")
-    name = table["name"]
+    name, rest = table["name"], {k: v for k, v in table.items() if k != "name"}
+    if own_code.is_own(name) and kind in OWN:
+        return _own(OWN[kind], name, key), rest
     if not isinstance(name, str) or name not in choices:
-        raise ConfigError(f"{_join(key, 'name')}: there is no {kind} {short(name)}; accepted: {names}")
-    return choices[name], {k: v for k, v in table.items() if k != "name"}
+        own = ", or one of your own as MODULE:NAME" * (kind in OWN)
+        raise ConfigError(f"{_join(key, 'name')}: there is no {kind} {short(name)}; accepted: {names}{own}")
+    return choices[name], rest
+
+
+def _own(load: Callable[[str], Any], name: str, key: str) -> Any:
+    try:
+        return load(name)
+    except own_code.OwnCodeError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _object(kind: str) -> Kind:
@@ -149,6 +174,7 @@ def _all_numbers(value: Any) -> bool:
     return all(map(_all_numbers, value)) if isinstance(value, list) else _is_number(value)
 
 
+UNKNOWN = object()
 NUMBER = "a number, or a list with one number per trial"
 SCHEDULE = "a number, a list with one number per trial, or a schedule: " + ", ".join(s.__name__ for s in schedules.ALL)
 NUMBERS = "a list of numbers"
@@ -156,7 +182,9 @@ NUMBERS = "a list of numbers"
 
 def _schedule(value: Any, key: str) -> Alpha:
     schedule: Alpha
-    if isinstance(value, str | Mapping):
+    if own_code.is_own(value):
+        schedule = _own(own_code.load, value, key)
+    elif isinstance(value, str | Mapping):
         schedule = make(*_look_up("schedule", value, key), key)
     elif _is_number(value) or _is_list_of_numbers(value):
         schedule = make(schedules.constant, {"value": value}, key)
@@ -200,6 +228,15 @@ def _factory(value: Any, key: str) -> Model:
     return functools.partial(model, **arguments)
 
 
+def _or_own(kind: Kind) -> Kind:
+    """Values that have names, or a function of the user's own."""
+
+    def read(value: Any, key: str) -> Any:
+        return _own(own_code.load, value, key) if own_code.is_own(value) else kind.convert(value, key)
+
+    return Kind(read, kind.accepted)
+
+
 METRIC = _choice("metric")
 
 KINDS: dict[Any, Kind] = {
@@ -225,7 +262,7 @@ KINDS: dict[Any, Kind] = {
     Model: _object("model")._replace(convert=_factory),
     Weights: _choice("weights"),
     Link: _choice("link"),
-    Loss: _choice("loss"),
+    Loss: _or_own(_choice("loss")),
     torch.dtype: _choice("dtype"),
     Sequence[Metric]: METRIC._replace(convert=_metrics),
 }

@@ -9,7 +9,8 @@ just its name::
     gamma = 0.01
     alpha = { name = "horizon", scale = 1.0 }     # or a number, for a constant step size
 
-A list in place of a number is one value per trial. Names of data files and networks are relative to the folder in which
+``name = "methods:NEXT"`` is a class of your own, NEXT in methods.py (see `proxdasa.configs.own_code`). A list in place
+of a number is one value per trial. Names of data files and networks are relative to the folder in which
 the program was started, not to that of the configuration file. `proxdasa.configs.objects` makes objects of values.
 """
 

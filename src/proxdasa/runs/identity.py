@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Algorithm, Engine
+from proxdasa.data import Dataset
 from proxdasa.descriptions import describe
 from proxdasa.metrics import Metric, View
 from proxdasa.networks import Network
@@ -112,7 +113,8 @@ def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
         yield from _strangers(thing.func, name)
         yield from _strangers(thing.keywords, name)
     elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        if not _ours(thing):
+        loaded_by_user = isinstance(thing, Dataset) and ":" in thing.name
+        if not _ours(thing) or loaded_by_user:
             yield name, True
         for entry in dataclasses.fields(thing):
             yield from _strangers(getattr(thing, entry.name), f"{name}.{entry.name}")
