@@ -18,11 +18,13 @@ def test_the_script_and_the_file_give_the_same_results(tmp_path, capsys):
     assert "iterate of every trial and agent: [4, 8, 50]" in shown
     losses = re.findall(r"trial \d: loss (\S+), stationarity \S+, k = 2500", shown)
     assert len(losses) == 4
+    assert shown.count("nonzeros of the solution: [8, 10, 19, 38, 45]") == 4, "the support of the truth"
     assert all(0.005 < float(loss) < 0.02 for loss in losses), "near the noise, 0.1²"
 
     with commands(tmp_path) as start:
         said = start("proxdasa", "run", ROOT / "examples" / "quickstart.toml", "--output", tmp_path / "results").ended()
     assert f"proxdasa report {tmp_path / 'results'}" in said
+    assert "the solution has 5 nonzeros in 50 coordinates" in said
     saved = proxdasa.load(tmp_path / "results")
     assert saved.config == script["result"].config
     assert [row["k"] for row in saved.records] == [row["k"] for row in script["result"].records]

@@ -341,6 +341,10 @@ REFUSED = {
     "iterations": ({"alpha": schedules.horizon(), "iterations": 0.5}, "iterations must be a whole number"),
     "network": ({"network": networks.ring}, "network must be a network, such as networks.ring"),
     "regularizer": ({"regularizer": L1}, "the regularizer of group 0 must be a regulariser such as L1"),
+    "weights per trial": (
+        {"regularizer": L1(proxdasa.per_trial([0.5]))},
+        "regularizer.weight has one value per trial, but an optimizer has no trials",
+    ),
     "regularizer of a group": (
         {"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "regularizer": 3}]},
         "the regularizer of group 1 must be a regulariser such as L1",

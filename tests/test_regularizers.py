@@ -35,12 +35,14 @@ from proxdasa.regularizers import (
     L2Ball,
     NonNegative,
     NuclearNorm,
+    RowL2,
     Scaled,
     Simplex,
     SquaredL2,
     Zero,
 )
 from proxdasa.regularizers.norms import soft_threshold
+from proxdasa.regularizers.penalty_weights import PerTrial, Weight, weights_within
 from proxdasa.schedules import per_trial
 
 Vector = NDArray[np.float64]
@@ -78,6 +80,14 @@ def consecutive_groups(x: Vector, gamma: float) -> Vector:
     size = 3
     y = pyproximal.L21(size, sigma=0.4).prox(x.reshape(-1, size).T.ravel(), gamma)
     return y.reshape(size, -1).T.ravel()
+
+
+def neurons(x: Vector, operator: Callable[[Vector], Vector]) -> Vector:
+    """Three rows of three weights, then their biases; one neuron is a row and its bias."""
+    y = np.empty_like(x)
+    for members in ([0, 1, 2, 9], [3, 4, 5, 10], [6, 7, 8, 11]):
+        y[members] = operator(x[members])
+    return y
 
 
 def elastic_net(x: Vector, gamma: float) -> Vector:
@@ -181,6 +191,18 @@ CASES = [
         pyproximal.Nuclear((3, 4), 0.9).prox,
         lambda v, s: spectral_ball(v, 0.9),
     ),
+    Case(
+        "rows, with biases",
+        RowL2(0.8, (3, 3), bias=True),
+        lambda x, g: neurons(x, lambda block: pyproximal.Euclidean(0.8).prox(block, g)),
+        lambda v, s: neurons(v, lambda block: into_ball(block, 0.8)),
+    ),
+    Case(
+        "rows",
+        RowL2(0.4, (4, 3)),
+        consecutive_groups,
+        lambda v, s: np.concatenate([into_ball(block, 0.4) for block in v.reshape(-1, 3)]),
+    ),
     Case("scaled l1", Scaled(L1(0.3), 2.5), pyproximal.L1(0.75).prox, clip(0.75)),
     Case("scaled simplex", Scaled(Simplex(), 3.0), pyproximal.Simplex(D, 1.0, xtol=1e-13).prox, largest(1.0)),
     Case("blocks", Blocks([(7, 10, Box(-0.2, 0.3)), (0, 5, L1(0.6))]), side_by_side, side_by_side_dual),
@@ -216,6 +238,60 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 
 
 # ---------- the laws
+
+
+BY_TRIAL = [
+    L1,
+    SquaredL2,
+    lambda w: ElasticNet(w, 0.4),
+    lambda w: ElasticNet(0.4, w),
+    lambda w: GroupL2(w, 3),
+    lambda w: GroupL2(w, LABELS),
+    lambda w: NuclearNorm(w, (3, 4)),
+    lambda w: RowL2(w, (3, 3), bias=True),
+    lambda w: Scaled(ElasticNet(0.2, 0.3), w),
+    lambda w: Blocks([(0, 4, L1(w)), (6, None, Scaled(L1(0.5), w))]),
+]
+"""Every penalty as a function of a weight that may differ by trial."""
+LAMBDAS = [0.1, 0.7, 2.0]
+
+
+@pytest.mark.parametrize("make", BY_TRIAL)
+@given(x=rows(3, 2), gamma=st.one_of(gammas, st.just(per_trial([0.3, 1.0, 2.0]))))
+@LAW
+def test_weights_per_trial_are_the_weights_of_the_trials(
+    make: Callable[[object], Regularizer], x: Tensor, gamma: float | Tensor
+) -> None:
+    together = make(per_trial(LAMBDAS))
+    steps = [gamma] * 3 if isinstance(gamma, float) else gamma.flatten().tolist()
+    alone = [make(w).prox(trial, g) for w, trial, g in zip(LAMBDAS, x, steps, strict=True)]
+    close(together.prox(x, gamma), torch.stack(alone), 1e-12)
+    close(together.value(x), torch.stack([make(w).value(trial) for w, trial in zip(LAMBDAS, x, strict=True)]), 1e-12)
+    assert together.prox(x.float(), gamma).dtype == together.value(x.float()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("make", BY_TRIAL)
+def test_penalties_with_weights_per_trial_are_values(make: Callable[[object], Regularizer]) -> None:
+    psi = make(per_trial(LAMBDAS))
+    psi.prox(torch.zeros(3, 1, D), 1.0)
+    assert psi == make(per_trial(LAMBDAS)) == pickle.loads(pickle.dumps(psi)) == dataclasses.replace(psi)
+    assert hash(psi) == hash(make(per_trial(LAMBDAS)))
+    assert psi != make(per_trial([0.1, 0.7, 2.1]))
+    assert {weight for _, weight in weights_within(psi, "Ψ")} == {PerTrial((0.1, 0.7, 2.0))}
+    for shape in [(D,), (3, D), (1, D), (2, 4, D), (1, 3, D), (3, 3, 2, D)]:
+        with pytest.raises(ValueError, match=r"weights for 3 trials, so x must be \[3, agents, d\]; got .* shape"):
+            psi.prox(torch.zeros(shape), 1.0)
+        with pytest.raises(ValueError, match="weights for 3 trials"):
+            psi.value(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    "weight", [per_trial([0.1, -0.1]), PerTrial((0.1, nan)), torch.ones(2, 1), torch.ones(2, 1, 2)]
+)
+def test_bad_weights_per_trial_are_refused(weight: Tensor | PerTrial) -> None:
+    for make in BY_TRIAL:
+        with pytest.raises(ValueError, match=r"(weight|l1|l2|factor)( of trial 1)? must be "):
+            make(weight)
 
 
 def test_every_class_is_among_the_cases() -> None:
@@ -374,7 +450,7 @@ def test_annotations_can_be_read(cls: type) -> None:
 
 
 def test_annotations_name_what_a_config_reader_builds() -> None:
-    assert typing.get_type_hints(Scaled) == {"regularizer": Regularizer, "factor": float}
+    assert typing.get_type_hints(Scaled) == {"regularizer": Regularizer, "factor": Weight}
     assert float in typing.get_args(typing.get_type_hints(L1)["weight"])
     assert typing.get_type_hints(NuclearNorm)["shape"] == tuple[int, int]
 

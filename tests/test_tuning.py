@@ -442,3 +442,65 @@ def test_the_help_tells_how():
     shown = " ".join(call("--help").stdout.split())
     for word in ("--grid", "--random", "--measure", "alpha.scale"):
         assert word in shown
+
+
+# ---------- the weights of the regularizer
+
+
+def test_a_search_over_the_weight_is_its_single_runs():
+    grid = {"regularizer.weight": [0.0, 0.01, 0.5], "gamma": [0.01, 0.02]}
+    search = tuning.Search(setup(), tuning.combinations(grid))
+    result = search.setup.run()
+    for s, setting in enumerate(search.settings):
+        alone = setup(proxdasa.ProxDASA(setting["gamma"]), regularizer=L1(setting["regularizer.weight"])).run()
+        torch.testing.assert_close(result.x[2 * s : 2 * s + 2], alone.x, rtol=1e-10, atol=1e-12)
+        assert result.records[-12 + 2 * s]["objective"] == pytest.approx(alone.last[0]["objective"], rel=1e-9)
+
+
+def test_the_best_weight_is_in_the_best_regularizer():
+    base = {"regularizer": regularizers.Scaled(regularizers.Blocks([(0, 2, L1(1.0))]), 1.0)}
+    found = tuned({"regularizer.factor": [0.01, 0.3]}, **base)
+    assert found.best == {"regularizer.factor": 0.01}
+    assert found.regularizer == regularizers.Scaled(base["regularizer"].regularizer, 0.01)
+    assert found.algorithm.gamma == 1.0
+    inner = tuned({"regularizer.regularizer.parts[0][2].weight": [0.02, 0.3]}, **base)
+    assert inner.regularizer.regularizer == regularizers.Blocks([(0, 2, L1(0.02))])
+
+
+@pytest.mark.parametrize(
+    ("grid", "settings", "message"),
+    [
+        ({"regularizer.weight": [0.1, 1]}, {"measure": "objective", "regularizer": L1(1)}, "objective contains Ψ"),
+        ({"regularizer.weight": [0.1, 1]}, {"measure": "table_stationarity", "regularizer": L1(1)}, "contains Ψ"),
+        ({"regularizer.weight": [0.1]}, {}, "regularizer.weight cannot be searched: it is no weight of Zero.* none"),
+        ({"regularizer.l1": [0.1]}, {"regularizer": L1(1)}, "no weight of L1; accepted: regularizer.weight"),
+        ({"regularizer.weight": [0.1]}, {"regularizer": L1([1, 1, 1])}, "no weight of L1; accepted: none"),
+        ({"regularizer.weight": [-0.1]}, {"regularizer": L1(1)}, "L1.weight of trial 0 must be"),
+        (
+            {"gamma": [0.1]},
+            {"regularizer": L1(schedules.per_trial([1]))},
+            "weight differs by trial already",
+        ),
+    ],
+)
+def test_searches_over_weights_that_do_not_work_are_refused(grid, settings, message):
+    with pytest.raises(ValueError, match=message):
+        tuned(grid, **settings)
+
+
+def test_a_measure_with_its_own_regularizer_compares_weights():
+    own = metrics.table_stationarity(L1(0.1))
+    found = tuned({"regularizer.weight": [0.1, 0.5]}, measure="table_stationarity", regularizer=L1(1), metrics=[own])
+    assert found.best == {"regularizer.weight": 0.1}
+
+
+def test_the_command_searches_weights_and_prints_the_regularizer(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(FILE)
+    options = ["--grid", "regularizer.weight=0.01,0.02", "--measure", "loss", "--output", str(tmp_path / "out")]
+    said = CliRunner().invoke(cli.app, ["tune", str(file), *options])
+    assert said.exit_code == 0, said.output
+    best = tomllib.loads(said.stdout.partition("the best setting")[2].partition("\n")[2])
+    assert best["regularizer"]["name"] == "L1"
+    assert best["regularizer"]["weight"] in (0.01, 0.02)
+    assert best["algorithm"]["name"] == "ProxDASA"

@@ -22,6 +22,7 @@ from proxdasa.algorithms import (
 )
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.plans import plan
+from proxdasa.problems import prune
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.runs.results import Result, load
 from proxdasa.runs.setup import run
@@ -56,6 +57,7 @@ __all__ = [
     "plan",
     "plans",
     "problems",
+    "prune",
     "regularizers",
     "run",
     "schedules",

@@ -14,6 +14,7 @@ import typer
 from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from proxdasa import memory_budget, reports
 from proxdasa.cli.terminal import Screen
@@ -77,6 +78,18 @@ def show_final(result: Result) -> None:
     if last := result.last:
         trials = "1 trial" if len(last) == 1 else f"{len(last)} trials"
         show_table(f"after {last[0]['k']} iterations, {trials}", reports.end_sheet(last))
+        if result.config.get("regularizer") != {"name": "Zero"} and result.proximal_point is not None:
+            _show_nonzeros(result.solution)
+
+
+def _show_nonzeros(solution: Tensor) -> None:
+    """Say how sparse the solution is; the measure `density` is that of x̄, which need not have exact zeros."""
+    finite = solution[~solution.isnan().any(dim=1)]
+    if len(finite):
+        counts = (finite != 0).sum(dim=1)
+        least, most = int(counts.min()), int(counts.max())
+        span = f"{least}" if least == most else f"{least} to {most}"
+        say(f"the solution has {span} nonzeros in {finite.shape[1]} coordinates")
 
 
 def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Mapping[str, Path]) -> None:

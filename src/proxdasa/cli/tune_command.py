@@ -57,7 +57,8 @@ def tune(
     """Search for a method's parameters: stack all settings into one run, and rank them.
 
     NAME is a parameter of the file's algorithm that takes numbers, such as [b]gamma[/], or one of its schedule, such as
-    [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. Settings that diverge are marked, the others go on.
+    [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. [b]regularizer.weight[/] is λ, to be ranked by a
+    measure without Ψ, such as [b]--measure test_loss[/]. Settings that diverge are marked, the others go on.
     After Ctrl-C the same command resumes the run. A finished run is ranked again, by another measure if you like.
 
     For example [b]proxdasa tune run.toml -o tuned --grid gamma=0.01,0.03,0.1 --grid alpha=0.3,1,3[/].
@@ -85,7 +86,10 @@ def tune(
     if tuned.ranking[0].fault:
         say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
         raise typer.Exit(Code.DIVERGED)
-    say(f"the best setting, for {file}:\n\n{toml(tuned.algorithm)}")
+    tables = [toml("algorithm", tuned.algorithm)]
+    if any(name.startswith("regularizer.") for name in tuned.best):
+        tables.append(toml("regularizer", tuned.regularizer))
+    say("\n\n".join([f"the best setting, for {file}:", *tables]))
 
 
 def _pairs(option: str, given: Sequence[str] | None, read: Callable[[str], T]) -> dict[str, T]:
@@ -122,14 +126,16 @@ def _show(tuned: tuning.Tuning) -> None:
     show_table(title, reports.Sheet(sheet.columns, sheet.texts(brief=True)[:SHOWN], notes))
 
 
-def toml(algorithm: Any) -> str:
-    """The method as a table of a configuration file."""
-    described: Mapping[str, Any] = describe(algorithm)
-    lines = [f"{name} = {_value(value)}" for name, value in described.items() if value is not None]
-    return "\n".join(["[algorithm]", *lines])
+def toml(name: str, thing: Any) -> str:
+    """A method or regularizer as a table of a configuration file."""
+    described: Mapping[str, Any] = describe(thing)
+    lines = [f"{key} = {_value(value)}" for key, value in described.items() if value is not None]
+    return "\n".join([f"[{name}]", *lines])
 
 
 def _value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{name} = {_value(inner)}" for name, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
     return json.dumps(value)  # TOML writes numbers, strings, true and false as JSON does

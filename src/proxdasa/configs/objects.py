@@ -25,6 +25,7 @@ from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network, Weights
 from proxdasa.problems import Link, Loss, Model, models
+from proxdasa.regularizers.penalty_weights import PerTrial
 from proxdasa.runs.stopping import Stationary
 from proxdasa.schedules import Alpha, Number
 
@@ -178,6 +179,7 @@ UNKNOWN = object()
 NUMBER = "a number, or a list with one number per trial"
 SCHEDULE = "a number, a list with one number per trial, or a schedule: " + ", ".join(s.__name__ for s in schedules.ALL)
 NUMBERS = "a list of numbers"
+PER_TRIAL = "{ per_trial = [...] } with one number per trial"
 
 
 def _schedule(value: Any, key: str) -> Alpha:
@@ -248,6 +250,11 @@ KINDS: dict[Any, Kind] = {
         lambda value: _is_number(value) or _is_list_of_numbers(value),
         lambda value: schedules.per_trial(value) if isinstance(value, list) else float(value),
         NUMBER,
+    ),
+    PerTrial: _plain(
+        lambda value: isinstance(value, Mapping) and [*value] == ["per_trial"] and _is_list_of_numbers(*value.values()),
+        lambda value: PerTrial(tuple(map(float, value["per_trial"]))),
+        PER_TRIAL,
     ),
     Alpha: Kind(_schedule, SCHEDULE),
     Tensor: Kind(_tensor, NUMBERS),

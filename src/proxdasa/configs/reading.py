@@ -9,9 +9,11 @@ just its name::
     gamma = 0.01
     alpha = { name = "horizon", scale = 1.0 }     # or a number, for a constant step size
 
-``name = "methods:NEXT"`` is a class of your own, NEXT in methods.py (see `proxdasa.configs.own_code`). A list in place
-of a number is one value per trial. Names of data files and networks are relative to the folder in which
-the program was started, not to that of the configuration file. `proxdasa.configs.objects` makes objects of values.
+``name = "methods:NEXT"`` is a class of your own, NEXT in methods.py (see `proxdasa.configs.own_code`).
+A list in place of a parameter of the method is one value per trial; the weight of a regularizer then is
+``{ per_trial = [...] }``, because a list may be a weight for each coordinate. Names of data files and networks are
+relative to the folder in which the program was started, not to that of the configuration file.
+`proxdasa.configs.objects` makes objects of values.
 """
 
 from __future__ import annotations
@@ -85,6 +87,7 @@ def _try_step(setup: Setup) -> None:
         with _with_key("x0"):
             x = setup.start()
         with _with_key("regularizer"):
+            setup.check_weights()
             setup.regularizer.prox(x, 1.0)
         with _with_key("problem"):
             agents = setup.engine()
@@ -99,5 +102,5 @@ def _with_key(key: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
-        named = str(error).startswith(f"{key} ")  # as in "x0 of shape [2] does not broadcast to ..."
+        named = str(error).startswith((f"{key} ", f"{key}."))  # as in "x0 of shape [2] does not broadcast to ..."
         raise ConfigError(str(error) if named else f"{key}: {error}") from error

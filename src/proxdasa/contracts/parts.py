@@ -53,6 +53,14 @@ class Regularizer(Protocol):
         """argmin_y ‖y − x‖²/(2γ) + Ψ(y), for a number γ > 0 or a tensor that broadcasts against x with last axis 1."""
 
 
+class Solved(Protocol):
+    """The result of a run, as far as a problem needs it."""
+
+    @property
+    def solution(self) -> Tensor:
+        """The solution of each trial ``[trials, d]``; NaN for trials that diverged."""
+
+
 class Problem(Protocol):
     """The smooth part: n local losses F_i, seen by the algorithms through one-sample gradients.
 

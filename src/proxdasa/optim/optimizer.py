@@ -23,6 +23,7 @@ from proxdasa.optim.arguments import bind_alpha, check_network, find_processes, 
 from proxdasa.optim.local_agent import LocalAgent
 from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
 from proxdasa.regularizers import Zero
+from proxdasa.regularizers.penalty_weights import weights_within
 from proxdasa.runs.loop import flushed_denormals
 from proxdasa.schedules import Alpha, Number
 
@@ -120,6 +121,8 @@ class Decentralised(Optimizer, ABC):
             raise ValueError(CHANGED)
         regularizer = param_group.get("regularizer", self._default)
         check_regularizer(regularizer, f"{self._name}: the regularizer of group {len(self.param_groups)}")
+        if name := next((name for name, _ in weights_within(regularizer, "regularizer")), None):
+            raise ValueError(f"{self._name}: {name} has one value per trial, but an optimizer has no trials")
         self._regularizers.append(regularizer)
         super().add_param_group({name: value for name, value in param_group.items() if name != "regularizer"})
 

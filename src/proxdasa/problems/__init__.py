@@ -4,12 +4,14 @@ A problem is a value: it holds its data, draws no random numbers and keeps no st
 (`proxdasa.contracts.Problem`).
 """
 
+from proxdasa.modules import Model
 from proxdasa.problems import models
 from proxdasa.problems.losses import LOSSES, Loss, cross_entropy, squared_error
+from proxdasa.problems.pruning import prune
 from proxdasa.problems.quadratic import Quadratic
 from proxdasa.problems.repeated import Repeated
 from proxdasa.problems.single_index import IDENTITY, LINKS, SQUARE, TANH, Link, PhaseRetrieval, SingleIndex
-from proxdasa.problems.supervised import Model, Supervised
+from proxdasa.problems.supervised import Supervised
 
 ALL = (PhaseRetrieval, SingleIndex, Quadratic, Supervised, Repeated)
 
@@ -30,5 +32,6 @@ __all__ = [
     "Supervised",
     "cross_entropy",
     "models",
+    "prune",
     "squared_error",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -13,18 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from proxdasa import samples
-from proxdasa.checks import invalid
-from proxdasa.contracts import Evaluation
+from proxdasa.checks import check_whole, invalid
+from proxdasa.contracts import Evaluation, Solved
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
+from proxdasa.modules import Model, make_module, trained_shapes
 from proxdasa.problems.fitting import try_two
 from proxdasa.problems.losses import Loss, cross_entropy
 from proxdasa.problems.stacked import Forward, stacked_forward
 
 CHUNK = 2**21
 """Values that the widest layer of all networks holds at a time: few enough for the cache, enough for fast products."""
-
-Model = nn.Module | Callable[[], nn.Module]
-"""A network, or a function that makes one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,8 +115,15 @@ class Supervised:
             plain["model"] = {"name": name, "parameters" if given else "frozen": _digest(values)}
         return {"name": type(self).__name__, **plain}
 
-    def module(self, x: Tensor) -> nn.Module:
-        """A network whose trained parameters are x ``[d]``, in the type of x; frozen parameters keep their values."""
+    def module(self, x: Tensor | Solved, trial: int | None = None) -> nn.Module:
+        """A network whose trained parameters are x ``[d]``, in the type of x; frozen parameters keep their values.
+
+        x may also be the result of a run: then it is the solution of a trial, by default of the first.
+        """
+        if not isinstance(x, Tensor):
+            x = _solution(x, 0 if trial is None else trial)
+        elif trial is not None:
+            raise ValueError("trial is for the result of a run; a vector has none")
         if x.shape != (self.dim,):
             raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
         module = copy.deepcopy(self._module).to(x.dtype)
@@ -248,7 +253,7 @@ class Supervised:
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
-        return self._flatten(_make_module(self.model, int(words[0].abs() << 31 | words[1].abs())))
+        return self._flatten(make_module(self.model, int(words[0].abs() << 31 | words[1].abs())))
 
     def _flatten(self, module: nn.Module) -> Tensor:
         values = dict(module.named_parameters())
@@ -259,19 +264,19 @@ class Supervised:
 
     @cached_property
     def _module(self) -> nn.Module:
-        return self.model if isinstance(self.model, nn.Module) else _make_module(self.model, 0)
+        return make_module(self.model)
 
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
         """The shapes of the parameters that are trained."""
-        return {name: values.shape for name, values in self._module.named_parameters() if values.requires_grad}
+        return trained_shapes(self._module)
 
     @cached_property
     def _frozen(self) -> dict[str, Tensor]:
         """The values of the parameters that are not trained."""
         frozen = {name: values for name, values in self._module.named_parameters() if not values.requires_grad}
         if frozen and not isinstance(self.model, nn.Module):
-            again = dict(_make_module(self.model, 0).named_parameters())
+            again = dict(make_module(self.model, 0).named_parameters())
             if other := [name for name, values in frozen.items() if not torch.equal(values, again[name])]:
                 raise ValueError(
                     f"the function that makes the network gives its frozen parameter {other[0]} other values at every "
@@ -314,14 +319,14 @@ class Supervised:
         return self._cast(self.examples.y)
 
 
-def _make_module(model: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The network that a function makes after torch's generator is seeded; the generator's state is restored."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = model()
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"model must be a network or a function that makes one; it makes {module!r}")
-    return module
+def _solution(result: Solved, trial: int) -> Tensor:
+    """The solution of one trial."""
+    if not isinstance(getattr(result, "solution", None), Tensor):
+        raise invalid("x", "a vector, or the result of a run", result)
+    x = result.solution[check_whole(trial, "trial", least=0, most=len(result.solution) - 1)]
+    if not bool(x.isfinite().all()):
+        raise ValueError(f"trial {trial} diverged, so it has no solution; choose another with trial=...")
+    return x
 
 
 def _two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:

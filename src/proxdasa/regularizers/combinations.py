@@ -13,6 +13,7 @@ from torch import Tensor
 from proxdasa.checks import check_positive_number, check_regularizer, check_step_size, check_whole, invalid
 from proxdasa.contracts import Regularizer
 from proxdasa.regularizers.norms import Zero
+from proxdasa.regularizers.penalty_weights import Weight, check_weight, scale, weight_like
 from proxdasa.schedules import Number
 
 
@@ -27,19 +28,19 @@ class Scaled:
     """
 
     regularizer: Regularizer
-    factor: float
+    factor: Weight
 
     def __post_init__(self) -> None:
         check_regularizer(self.regularizer, "Scaled.regularizer")
-        object.__setattr__(self, "factor", check_positive_number(self.factor, "Scaled.factor"))
+        object.__setattr__(self, "factor", check_weight(self.factor, "Scaled.factor", check_positive_number))
 
     def value(self, x: Tensor) -> Tensor:
         """The multiple c Ψ(x)."""
-        return self.factor * self.regularizer.value(x)
+        return scale(self.factor, self.regularizer.value(x), x, "Scaled")
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step of Ψ with c γ in place of γ."""
-        return self.regularizer.prox(x, check_step_size(gamma, x) * self.factor)
+        return self.regularizer.prox(x, check_step_size(gamma, x) * weight_like(self.factor, x, "Scaled"))
 
 
 @final

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softshrink
 
 from proxdasa.checks import check_entries, check_length, check_not_negative, check_step_size, check_whole, is_number
+from proxdasa.regularizers.penalty_weights import PerTrial, Weight, check_weight, scale, weight_like
 from proxdasa.schedules import Number
 
 
@@ -22,6 +23,12 @@ def soft_threshold(x: Tensor, level: Number) -> Tensor:
         return x - torch.maximum(torch.minimum(x, level), -level)
     # One kernel. Whether its zeros are +0 or −0 depends on their place in memory; the numbers do not.
     return softshrink(x, level)
+
+
+def shrink(norms: Tensor, level: Number) -> Tensor:
+    """The factors max(1 − level/‖x_g‖, 0) that shrink the norm of every group by the level, stopping at zero."""
+    # The floor keeps a zero group with a zero level from becoming 0/0, and lets NaN pass.
+    return (1 - level / norms.clamp_min(torch.finfo(norms.dtype).tiny)).relu()
 
 
 @final
@@ -48,7 +55,7 @@ class Zero:
 @final
 @dataclass(frozen=True)
 class L1:
-    """The lasso penalty Ψ(x) = Σ_j w_j |x_j|, with one weight for all coordinates or one for each.
+    """The lasso penalty Ψ(x) = Σ_j w_j |x_j|, with one weight for all coordinates, one for each, or one per trial.
 
         prox_γ(x)_j = sign(x_j) max(|x_j| − γ w_j, 0)
 
@@ -61,9 +68,13 @@ class L1:
         (tensor(10.), tensor([ 2.0000, -0.5000,  0.0000]))
         >>> regularizers.L1([1.0, 0.0, 1.0]).prox(x, gamma=0.5)  # a weight for each coordinate
         tensor([ 2.5000, -1.5000,  0.0000])
+        >>> path = regularizers.L1(proxdasa.per_trial([0.5, 2.0]))  # a weight for each trial of a stacked run
+        >>> path.value(x.expand(2, 1, 3))
+        tensor([[ 2.5000],
+                [10.0000]])
     """
 
-    weight: float | Sequence[float] | Tensor
+    weight: Weight | Sequence[float]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", _weights(self.weight, "L1.weight"))
@@ -73,8 +84,8 @@ class L1:
         return torch.as_tensor(self.weight, dtype=torch.float64)
 
     def _weights_like(self, x: Tensor) -> Number:
-        if isinstance(self.weight, float):
-            return self.weight
+        if isinstance(self.weight, float | PerTrial):
+            return weight_like(self.weight, x, "L1")
         check_length(x, len(self._tensor), "L1")
         return self._tensor.to(x)
 
@@ -97,18 +108,18 @@ class SquaredL2:
         tensor([ 1.5000, -0.5000])
     """
 
-    weight: float
+    weight: Weight
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", check_not_negative(self.weight, "SquaredL2.weight"))
+        object.__setattr__(self, "weight", check_weight(self.weight, "SquaredL2.weight", check_not_negative))
 
     def value(self, x: Tensor) -> Tensor:
         """The penalty (w/2) ‖x‖²."""
-        return self.weight / 2 * x.square().sum(-1)
+        return scale(self.weight, x.square().sum(-1) / 2, x, "SquaredL2")
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Division by 1 + γ w."""
-        return x / (1 + check_step_size(gamma, x) * self.weight)
+        return x / (1 + check_step_size(gamma, x) * weight_like(self.weight, x, "SquaredL2"))
 
 
 @final
@@ -126,12 +137,12 @@ class ElasticNet:
         tensor([1.2500, 0.0000])
     """
 
-    l1: float
-    l2: float
+    l1: Weight
+    l2: Weight
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "l1", check_not_negative(self.l1, "ElasticNet.l1"))
-        object.__setattr__(self, "l2", check_not_negative(self.l2, "ElasticNet.l2"))
+        object.__setattr__(self, "l1", check_weight(self.l1, "ElasticNet.l1", check_not_negative))
+        object.__setattr__(self, "l2", check_weight(self.l2, "ElasticNet.l2", check_not_negative))
 
     @cached_property
     def _parts(self) -> tuple[L1, SquaredL2]:
@@ -167,11 +178,11 @@ class GroupL2:
         tensor(7.0025)
     """
 
-    weight: float
+    weight: Weight
     groups: int | Sequence[int] | Tensor
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", check_not_negative(self.weight, "GroupL2.weight"))
+        object.__setattr__(self, "weight", check_weight(self.weight, "GroupL2.weight", check_not_negative))
         object.__setattr__(self, "groups", _labels(self.groups, "GroupL2.groups"))
 
     @cached_property
@@ -197,23 +208,21 @@ class GroupL2:
 
     def value(self, x: Tensor) -> Tensor:
         """The sum w Σ_g ‖x_g‖."""
-        return self.weight * self._norms(x).sum(-1)
+        return scale(self.weight, self._norms(x).sum(-1), x, "GroupL2")
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """Shrinkage of every group's norm by γ w, stopping at zero."""
-        level = check_step_size(gamma, x) * self.weight
-        # The floor keeps a zero group with a zero weight from becoming 0/0, and lets NaN pass.
-        keep = (1 - level / self._norms(x).clamp_min(torch.finfo(x.dtype).tiny)).relu()
+        keep = shrink(self._norms(x), check_step_size(gamma, x) * weight_like(self.weight, x, "GroupL2"))
         if isinstance(self.groups, int):
             return x * keep.repeat_interleave(self.groups, dim=-1)
         index, _ = self._index
         return x * keep.index_select(-1, index.to(x.device))
 
 
-def _weights(value: object, name: str) -> float | tuple[float, ...]:
-    """One weight, or one for each coordinate; negative ones are refused, because Ψ would not be convex."""
-    if is_number(value):
-        return check_not_negative(value, name)
+def _weights(value: object, name: str) -> float | PerTrial | tuple[float, ...]:
+    """One weight, one per trial or one for each coordinate; with negative ones Ψ would not be convex."""
+    if is_number(value) or isinstance(value, PerTrial) or (isinstance(value, Tensor) and value.ndim == 3):
+        return check_weight(value, name, check_not_negative)
     return tuple(check_not_negative(w, f"{name}[{j}]") for j, w in enumerate(check_entries(value, name)))
 
 

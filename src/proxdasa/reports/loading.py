@@ -106,11 +106,14 @@ class _Part:
 def _parts(config: Mapping[str, Any]) -> list[_Part]:
     """The parts of a results folder, one for each combination of parameters, in the order of trials."""
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    varying = [key for key in ("regularizer", "metrics") if _has_weights_by_trial(config.get(key))]
     for trial in range(config["trials"]):
         algorithm = _of_trial(config["algorithm"], trial, config["trials"])
         noted = {key: config["facts"][key] for key in ("gamma",) if key in config["facts"]}
         facts = {**config["facts"], **_of_trial(noted, trial, config["trials"])}
-        groups.setdefault(repr(algorithm), ({**config, "algorithm": algorithm, "facts": facts}, []))[1].append(trial)
+        psi = {key: _weights_of_trial(config[key], trial) for key in varying}
+        part = {**config, "algorithm": algorithm, **psi, "facts": facts}
+        groups.setdefault(repr((algorithm, psi)), (part, []))[1].append(trial)
     configs = [part for part, _ in groups.values()]
     values = [[label] if label else [] for label in _labels(configs)]
     return [_Part(part, trials, own) for (part, trials), own in zip(groups.values(), values, strict=True)]
@@ -121,6 +124,24 @@ def _of_trial(value: Any, trial: int, trials: int) -> Any:
     if isinstance(value, Mapping):
         return {key: _of_trial(inner, trial, trials) for key, inner in value.items()}
     return value[trial] if isinstance(value, list) and len(value) == trials else value
+
+
+def _has_weights_by_trial(value: Any) -> bool:
+    """Whether a regularizer is within the value that differs by trial; most do not, and may have many weights."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return (isinstance(value, Mapping) and "per_trial" in value) or any(map(_has_weights_by_trial, inner))
+
+
+def _weights_of_trial(value: Any, trial: int) -> Any:
+    """Regularizers with this trial's weight in place of ``{"per_trial": [...]}``; plain lists mean something else."""
+    if isinstance(value, list):
+        return [_weights_of_trial(inner, trial) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    weights = value.get("per_trial")
+    if isinstance(weights, list) and trial < len(weights):
+        return weights[trial]
+    return {key: _weights_of_trial(inner, trial) for key, inner in value.items()}
 
 
 def _ending(part: _Part) -> str | None:

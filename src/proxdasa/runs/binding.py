@@ -12,6 +12,7 @@ from torch import Tensor
 from proxdasa import samples
 from proxdasa.contracts import Algorithm
 from proxdasa.descriptions import describe
+from proxdasa.regularizers.penalty_weights import weights_within
 from proxdasa.schedules import Alpha, Number, Schedule
 
 
@@ -34,6 +35,12 @@ def bind(algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torc
             changes[name] = _convert_values(value, name, trials, dtype)
     bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
     return bound
+
+
+def check_weights(thing: Any, name: str, trials: int, dtype: torch.dtype) -> None:
+    """Refuse weights per trial of a regularizer, or of another object that has one, that do not fit the run."""
+    for path, weight in weights_within(thing, name):
+        _check_range(path, weight.tensor, trials, dtype)
 
 
 def draw_random_iterates(algorithm: Algorithm, iterations: int, trials: int, seed: int) -> dict[int, list[int]]:

@@ -290,8 +290,27 @@ class Loop:
     def _result(self) -> Result:
         if self.stopped == "interrupted" and self._checkpoints and self._now[1]:
             self._save()
-        done = self.watch.done if self.watch else {}
-        return Result(dict(self.config), self.rows, self._collect_state(), self.k, self.stopped, self.diverged, done)
+        done, state = self.watch.done if self.watch else {}, self._collect_state()
+        return Result(
+            config=dict(self.config),
+            records=self.rows,
+            state=state,
+            iterations=self.k,
+            stopped=self.stopped,
+            diverged=self.diverged,
+            stationary=done,
+            proximal_point=self._proximal_point(state) if state else None,
+        )
+
+    def _proximal_point(self, state: Mapping[str, Tensor]) -> Tensor:
+        """`Result.solution`, from the collected state: means over its rows do not depend on where agents live."""
+        γ, averaging = self.algorithm.mapping_gamma, self.algorithm.facts.averaging
+        point = state["x"].mean(dim=1, keepdim=True)
+        if averaging:
+            point = point - γ * state[averaging.variable].mean(dim=1, keepdim=True)
+        y = torch.where(point.isfinite().all(dim=-1, keepdim=True), self.engine.prox(point, γ), torch.nan)[:, 0]
+        y[list(self.diverged)] = torch.nan
+        return y
 
 
 @contextmanager

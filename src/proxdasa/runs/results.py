@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from proxdasa.runs import records as files
 from proxdasa.runs.records import Row
 
 RANDOM_ITERATE = "random_iterate"
+SOLUTION = "solution"
+"""The name of the solution in the file of the final state, which no variable of a method may have."""
 
 
 class Divergence(NamedTuple):
@@ -32,6 +35,9 @@ class Result:
         ... )
         >>> result.x.shape, result.mean.shape
         (torch.Size([2, 3, 2]), torch.Size([2, 2]))
+        >>> result.solution.round(decimals=3)
+        tensor([[1., 1.],
+                [1., 1.]])
         >>> [row["trial"] for row in result.last], f"{result.last[0]['loss']:.3f}"
         ([0, 1], '-1.000')
         >>> result.save("results/first").name
@@ -52,6 +58,8 @@ class Result:
     """The trials that diverged, and where."""
     stationary: dict[int, int] = field(default_factory=dict)
     """The trials that satisfied the stopping rule, and after how many iterations."""
+    proximal_point: Tensor | None = None
+    """What `solution` returns, if it is there."""
 
     @property
     def x(self) -> Tensor:
@@ -64,6 +72,29 @@ class Result:
     def mean(self) -> Tensor:
         """x̄ over agents ``[trials, d]``."""
         return self.x.mean(dim=1)
+
+    @property
+    def solution(self) -> Tensor:
+        """The answer of the run ``[trials, d]``: a proximal point, with the exact zeros that Ψ asks for.
+
+            y = prox_γ(x̄ − γ z̄)   for methods that average gradients in z
+            y = prox_γ(x̄)         for all others
+
+        x̄, an average over agents and iterations, has small values where y has zeros. γ is the method's own proximal
+        step, or 1 for methods whose step varies, DEEPSTORM and SPPDM. As the method converges, the first y and x̄ have
+        the same limit; the second shrinks that limit once more, with L1(λ) by γλ. Without Ψ it is x̄. NaN for trials
+        that diverged.
+        """
+        if self.proximal_point is None:
+            why = "its files were written by a version that did not save it" if self.state else "it has no iterates"
+            raise ValueError(f"this run has no solution: {why}; result.mean, if there is one, is x̄")
+        return self.proximal_point
+
+    @property
+    def density(self) -> Tensor:
+        """The share of nonzeros in the solution of each trial ``[trials]``; NaN for trials that diverged."""
+        share = (self.solution != 0).to(self.solution.dtype).mean(dim=1)
+        return torch.where(self.solution.isnan().any(dim=1), torch.nan, share)
 
     @property
     def last(self) -> list[Row]:
@@ -94,7 +125,8 @@ class Result:
             "diverged": {str(trial): where._asdict() for trial, where in self.diverged.items()},
             "stationary": {str(trial): k for trial, k in self.stationary.items()},
         }
-        files.write_folder(folder, {**self.config, "ending": ending}, self.records, self.state)
+        solution = {} if self.proximal_point is None else {SOLUTION: self.proximal_point}
+        files.write_folder(folder, {**self.config, "ending": ending}, self.records, {**self.state, **solution})
         return folder
 
 
@@ -105,18 +137,22 @@ def load(folder: str | Path) -> Result:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> result = proxdasa.run(proxdasa.ProxDASA(gamma=0.5), problem, networks.ring(3), iterations=50)
         >>> folder = result.save("results/second")
-        >>> torch.equal(proxdasa.load(folder).x, result.x)
-        True
+        >>> loaded = proxdasa.load(folder)
+        >>> torch.equal(loaded.x, result.x), torch.equal(loaded.solution, result.solution)
+        (True, True)
     """
     folder = Path(folder)
     config = files.read_config(folder)
     ending = config.pop("ending")
+    state = files.read_tensors(folder)
+    solution = state.pop(SOLUTION, None)
     return Result(
         config=config,
         records=files.read_rows(folder),
-        state=files.read_tensors(folder),
+        state=state,
         iterations=ending["iterations"],
         stopped=ending["stopped"],
         diverged={int(trial): Divergence(**where) for trial, where in ending["diverged"].items()},
         stationary={int(trial): k for trial, k in ending.get("stationary", {}).items()},
+        proximal_point=solution,
     )

@@ -24,7 +24,7 @@ from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
-from proxdasa.runs.binding import bind, draw_random_iterates
+from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.footprint import RECORD, footprint
 from proxdasa.runs.identity import Identity
@@ -155,6 +155,7 @@ class Setup:
 
     def engine(self, transport: Transport | None = None) -> Engine:
         """The engine in which the agents' rows live."""
+        self.check_weights()
         task = Task(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed)
         if transport is None and not self.exact:
             self.check_memory()
@@ -168,6 +169,12 @@ class Setup:
             transport.fail(str(error))  # otherwise the others would miss this process and not know why
             raise
         return Processes(task._replace(problem=own), transport, self.exact)
+
+    def check_weights(self) -> None:
+        """Refuse weights per trial, of the regularizer or of one in a measure, whose number is not that of trials."""
+        measured = {metric.name: metric.parameters for metric in self.metrics}
+        for name, thing in (("regularizer", self.regularizer), ("metrics", measured)):
+            check_weights(thing, name, self.trials, self.problem.dtype)
 
     def bound(self) -> Algorithm:
         """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""

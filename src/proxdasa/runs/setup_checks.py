@@ -14,6 +14,7 @@ from proxdasa.metrics import Metric
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
 from proxdasa.runs.binding import parameters
+from proxdasa.runs.results import SOLUTION
 from proxdasa.runs.stopping import Stationary
 
 ROUNDING = 1e-9
@@ -43,6 +44,8 @@ def check_method(
 ) -> None:
     """Refuse what the method's theory excludes and the method itself cannot see."""
     method = algorithm.facts
+    if SOLUTION in algorithm.State._fields:
+        raise ValueError(f"{method.title}: no variable may be called {SOLUTION}, the name of the result; rename it")
     _check_averaging(algorithm, metrics)
     if not method.composite and not isinstance(regularizer, Zero):
         raise ValueError(

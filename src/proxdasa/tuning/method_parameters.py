@@ -8,8 +8,8 @@ from typing import Any
 
 from proxdasa.checks import check_positive
 from proxdasa.contracts import Algorithm
-from proxdasa.schedules import Number, Schedule, is_annotated, per_trial
-from proxdasa.tuning.settings import Setting
+from proxdasa.schedules import Number, Schedule, is_annotated
+from proxdasa.tuning.settings import Setting, stack
 
 
 def tunable(algorithm: Algorithm) -> dict[str, tuple[str, str | None]]:
@@ -55,5 +55,4 @@ def with_parameters(algorithm: Algorithm, values: Mapping[str, Number]) -> Algor
 
 def stack_settings(algorithm: Algorithm, settings: Sequence[Setting], repetitions: int = 1) -> Algorithm:
     """The method with all settings at once: trial s · R + r has setting s, for R repetitions."""
-    columns = {name: [setting[name] for setting in settings for _ in range(repetitions)] for name in settings[0]}
-    return with_parameters(algorithm, {name: per_trial(values) for name, values in columns.items()})
+    return with_parameters(algorithm, stack(settings, repetitions))

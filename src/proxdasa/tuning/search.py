@@ -13,21 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, Problem
+from proxdasa.contracts import Algorithm, Problem, Regularizer
 from proxdasa.networks import Network
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
+from proxdasa.regularizers.penalty_weights import PerTrial
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
-from proxdasa.tuning.method_parameters import stack_settings, tunable, with_parameters
+from proxdasa.tuning.method_parameters import tunable, with_parameters
 from proxdasa.tuning.ranked_settings import Outcome, larger_is_better, rank
-from proxdasa.tuning.settings import Setting, choose
+from proxdasa.tuning.regularizer_weights import searchable_weights, split, with_weights
+from proxdasa.tuning.settings import Setting, choose, stack
 
 SWEEP = "sweep"
 """The folder of the run, within the folder of the search."""
+OF_PSI = ("objective", "stationarity", "certificate", "per_agent", "merit", "table_stationarity")
+"""Measures that contain Ψ; the last one may have a Ψ of its own instead."""
 OF_GAMMA = ("stationarity", "certificate", "per_agent")
 """Measures that depend on the method's own γ unless Ψ = 0; the merit function always does."""
 
@@ -64,7 +68,12 @@ class Tuning:
     @property
     def algorithm(self) -> Algorithm:
         """The method with the best setting, ready to run."""
-        return with_parameters(self.search.base.algorithm, self.best)
+        return with_parameters(self.search.base.algorithm, split(self.best)[0])
+
+    @property
+    def regularizer(self) -> Regularizer:
+        """The regularizer with the best setting, for a search over its weights."""
+        return with_weights(self.search.base.regularizer, split(self.best)[1])
 
     @property
     def notes(self) -> list[str]:
@@ -109,10 +118,12 @@ class Search:
     def setup(self) -> Setup:
         """All settings stacked as one run."""
         base, count = self.base, len(self.settings)
+        numbers, weights = split(stack(self.settings, base.trials))
         x0 = None if base.x0 is None else torch.as_tensor(base.x0)
         return dataclasses.replace(
             base,
-            algorithm=stack_settings(base.algorithm, self.settings, base.trials),
+            algorithm=with_parameters(base.algorithm, numbers),
+            regularizer=with_weights(base.regularizer, weights),
             problem=Repeated(base.problem, base.trials),
             trials=count * base.trials,
             x0=x0.repeat(count, 1, 1) if x0 is not None and x0.ndim == 3 and len(x0) > 1 else x0,
@@ -155,11 +166,17 @@ class Search:
         return Tuning(self, result, measure, rank(result, self.settings, measure, more))
 
     def _check_alike(self, measure: str) -> None:
-        """Raise if the measure depends on γ and the settings differ in γ, so that it does not compare them."""
+        """Raise if the measure depends on γ or Ψ and the settings differ in it, so that it does not compare them."""
+        own = any(metric.name == measure and "regularizer" in metric.parameters for metric in self.base.metrics)
+        if measure in OF_PSI and not own and any(len({s[name] for s in self.settings}) > 1 for name in self._weights):
+            raise ValueError(
+                f"measure: {measure} contains Ψ, so it cannot rank settings with different weights of the regularizer; "
+                "accepted: test_loss, accuracy and others without Ψ"
+            )
         depends = measure == "merit" or (measure in OF_GAMMA and not isinstance(self.base.regularizer, Zero))
         if not depends:
             return
-        methods = [with_parameters(self.base.algorithm, setting) for setting in self.settings]
+        methods = [with_parameters(self.base.algorithm, split(setting)[0]) for setting in self.settings]
         gammas = {float(method.mapping_gamma) for method in methods}
         if len(gammas) > 1:
             raise ValueError(
@@ -167,7 +184,15 @@ class Search:
                 f"{len(gammas)} different γ; accepted: objective, table_stationarity and others that do not depend on γ"
             )
 
+    @property
+    def _weights(self) -> list[str]:
+        """The names of the regularizer's weights that are searched."""
+        return list(split(self.settings[0])[1])
+
     def _check_base(self) -> None:
+        for name, weight in searchable_weights(self.base.regularizer).items():
+            if isinstance(weight, PerTrial) and name not in self._weights:
+                raise ValueError(f"{name} differs by trial already; give it one value, or search over it too")
         if self.base.random_iterate:
             raise ValueError("random_iterate cannot be used in a search, which ranks by the last iterate; leave it out")
         names = tunable(self.base.algorithm)
@@ -202,10 +227,12 @@ def tune(
         network: as for `run`.
         grid: values by parameter; all combinations are tried. A parameter is a field of the method, such as ``gamma``,
             or a parameter of a schedule in a field, such as ``alpha.scale``; ``alpha`` means the schedule's first.
+            ``regularizer.weight`` is the weight of the regularizer.
         random: instead of a grid, (low, high) by parameter. Settings are drawn log-uniformly, with the run's seed.
         samples: how many settings are drawn.
         measure: what to rank by at the end: any measure that the run records, averaged over trials. Settings with
-            different γ cannot be ranked by a measure that uses a setting's own γ, such as ``stationarity``.
+            different γ cannot be ranked by a measure that uses a setting's own γ, such as ``stationarity``, and
+            settings with different Ψ not by one that contains Ψ, such as ``objective``.
         largest: whether larger values are better; needed only for measures of your own.
         progress: as for `run`.
         checkpoints: as for `run`; an interrupted search continues from the last one.

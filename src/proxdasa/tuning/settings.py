@@ -7,12 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from proxdasa import memory_budget
 from proxdasa.checks import check_count
+from proxdasa.schedules import per_trial
 
 Setting = Mapping[str, float]
-"""Values of parameters, by the names that `tunable` gives them."""
+"""Values of parameters, by the names that `tunable` and `searchable_weights` give them."""
 
 SETTING = 500
 """Bytes of memory for a setting."""
@@ -56,3 +58,8 @@ def draws(ranges: Mapping[str, tuple[float, float]], samples: int, seed: int) ->
     bounds = np.log(np.array(list(ranges.values()), dtype=float))
     drawn = np.exp(np.random.default_rng(seed).uniform(bounds[:, 0], bounds[:, 1], (samples, len(ranges))))
     return [{name: float(f"{v:.4g}") for name, v in zip(ranges, row, strict=True)} for row in drawn]
+
+
+def stack(settings: Sequence[Setting], repetitions: int = 1) -> dict[str, Tensor]:
+    """The values of all settings at once, by name: trial s · R + r has those of setting s, for R repetitions."""
+    return {name: per_trial([each[name] for each in settings for _ in range(repetitions)]) for name in settings[0]}
