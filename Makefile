@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 # At least one test file for each library that has a floor.
-OLDEST_TESTS := test_checkpoints.py test_cli.py test_data.py test_figures.py test_mixing.py test_network_files.py \
-	test_networks.py test_records.py test_regularizers.py test_watching.py
+OLDEST_TESTS := test_checkpoints.py test_cli.py test_csv_parquet.py test_data.py test_figures.py test_mixing.py \
+	test_network_files.py test_networks.py test_records.py test_regularizers.py test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # Tests start many interpreters; without bytecode files each of them would compile the package again.
@@ -80,7 +80,8 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt tests/oldest.py
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
 	@echo "installing into $(OLDEST) ..."
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(OLDEST)/constraints.txt \
-		--editable ".[data,mpi,tensorboard,weights]" hypothesis mpich pyproximal pytest pytest-xdist setuptools
+		--editable ".[data,frames,mpi,parquet,tensorboard,weights]" \
+		hypothesis mpich pyproximal pytest pytest-xdist setuptools
 	touch $@
 
 clean:

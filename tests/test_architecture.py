@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "data": {"checks", "memory_budget", "samples"},
     "regularizers": {"checks", "contracts", "modules", "schedules"},
     "mixing": {"checks"},
-    "problems": {"checks", "contracts", "data", "memory_budget", "modules", "samples"},
+    "problems": {"caller_warnings", "checks", "contracts", "data", "memory_budget", "modules", "samples"},
     "algorithms": {"checks", "contracts", "schedules"},
     "engines": {"contracts", "exit_codes", "samples", "schedules"},
     "metrics": {"checks", "contracts", "schedules"},

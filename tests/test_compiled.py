@@ -13,6 +13,7 @@ from proxdasa.data import from_tensors
 from proxdasa.engines.compiled import AUTOGRAD
 from proxdasa.problems import Supervised, models
 from proxdasa.runs.setup import Setup
+from tests import architectures
 
 METHODS = {
     "prox-dasa": proxdasa.ProxDASA(0.3, schedules.diminishing(0.3)),
@@ -55,6 +56,15 @@ def test_compiled_steps_are_the_steps(name):
         for cost in ("samples", "gradients", "full_gradients", "rounds", "vectors", "epochs"):
             assert ours[cost] == theirs[cost]
     assert compiled.config["compile"] is True
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_a_loop_over_networks_with_dropout_is_left_as_it_is(batch):
+    """Compiled networks would draw masks of their own. Code of the first batch size must not be used for the second."""
+    problem = architectures.problem("functional dropout", batch_size=batch)
+    plain = Setup(METHODS["prox-dasa"], problem, networks.ring(3), iterations=10, metrics=())
+    compiled = dataclasses.replace(plain, compile=True)
+    torch.testing.assert_close(compiled.run().x, plain.run().x, rtol=1e-9, atol=1e-12)
 
 
 def test_torch_still_has_the_private_setting_that_fuses_gradients():

@@ -50,18 +50,22 @@ def idx(array):
 
 def test_whole_numbers_are_labels_and_floats_are_targets():
     labelled = data.from_tensors([[1, 2], [3, 4], [5, 6]], [0, 2, 1], np.zeros((1, 2)), np.array([4]))
-    assert (labelled.x.dtype, labelled.y.dtype, labelled.classes) == (torch.float32, torch.int64, 5)
+    assert (labelled.x.dtype, labelled.y.dtype, labelled.classes) == (torch.float64, torch.int64, 5)
+    assert labelled.test_x.dtype == torch.float64, "one type for both, in which nothing is lost"
     assert labelled.x.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert labelled.test_y.tolist() == [4]
     target = data.from_tensors(torch.ones(2, 3, 4, dtype=torch.float64), torch.tensor([0.5, -1.0], dtype=torch.float64))
-    assert (target.x.dtype, target.y.dtype, target.classes, target.test_x) == (torch.float32, torch.float32, None, None)
+    assert (target.x.dtype, target.y.dtype, target.classes, target.test_x) == (torch.float64, torch.float64, None, None)
+    words = data.from_tensors(torch.ones(2, 3, dtype=torch.uint8), [0, 1])
+    assert words.x.dtype == torch.int64
+    assert data.from_tensors(torch.ones(2, 3, dtype=torch.bfloat16), [0, 1]).x.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (([[1.0]], [0, 1]), r"one row per sample .* \[1, 1\] and \[2\]"),
-        (([1.0], [0]), r"x must be float32 of shape \[N, ...\]; got torch.float32 of shape \[1\]"),
+        (([1.0], [0]), r"x must be float32, float64 or int64 of shape \[N, ...\]; got torch.float32 of shape \[1\]"),
         ((torch.ones(0, 2), torch.ones(0, dtype=torch.int64)), "at least one"),
         (([[1.0], [float("nan")]], [0, 1]), "x must be finite; got nan in row 1"),
         (([[1.0], [2.0]], [0, -1]), r"must lie in 0, ..., 0; row 1 has -1"),

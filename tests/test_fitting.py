@@ -147,9 +147,9 @@ REFUSED = {
     ),
     "tuple": (
         lambda: labelled(Returning(lambda o: (o, o), 3)),
-        "Returning returns a tuple; a network must return one tensor, its outputs; wrap it in a module that does",
+        "the network returns a tuple, but the loss cross_entropy takes one tensor; give a loss of your own, loss=",
     ),
-    "dict": (lambda: labelled(Returning(lambda o: {"logits": o}, 3)), "Returning returns a dict; a network must"),
+    "dict": (lambda: labelled(Returning(lambda o: {"logits": o}, 3)), "the network returns a dict, but the loss cross"),
     "rows": (
         lambda: labelled(Returning(lambda o: o.flatten(), 3)),
         r"Returning returns outputs of shape \[6\] for two examples, .* one row for each example, \[2, ...\]",

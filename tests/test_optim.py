@@ -558,3 +558,102 @@ def test_a_number_and_its_schedule_are_the_same_alpha():
         return variables(*train("ProxDASA", transport, alpha=alpha))
 
     assert_equal(together(act), reference("ProxDASA"))
+
+
+# ---------------------------------------------------------------------------------------- buffers
+
+
+class Normalised(nn.Module):
+    """Batch normalisation, and two constants."""
+
+    def __init__(self):
+        super().__init__()
+        random = torch.Generator().manual_seed(1)
+        self.layer, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, generator=random)
+        self.register_buffer("third", torch.tensor(1 / 3))
+        self.register_buffer("mask", torch.tensor([True, False]))
+
+    def forward(self, x):
+        return self.norm(self.layer(x)) * self.third
+
+
+def normalised(transport, **settings):
+    """Train on data of one's own; agent i makes i more forward passes than it makes steps."""
+    model = Normalised()
+    settings = {"module": model, "buffers": "average"} | settings
+    optimizer = alone(model.parameters(), network=networks.path(transport.size), processes=transport, **settings)
+    rows = X[transport.rank :: transport.size] + transport.rank
+    for k in range(3):
+        optimizer.zero_grad()
+        model(rows[k : k + 5]).square().sum().backward()
+        optimizer.step()
+    for _ in range(transport.rank):
+        model(rows)
+    return model, optimizer
+
+
+def buffers_of(model):
+    return {name: values.clone() for name, values in model.named_buffers()}
+
+
+@pytest.mark.parametrize("policy", ["average", "local"])
+def test_running_statistics_follow_the_policy(policy):
+    def act(transport):
+        model, optimizer = normalised(transport, buffers=policy)
+        own = buffers_of(model)
+        with suppress(RuntimeError), optimizer.averaged():
+            inside = buffers_of(model)
+            with torch.no_grad():
+                score = float(model.eval()(X).sum())
+            raise RuntimeError
+        for name, values in buffers_of(model).items():
+            assert torch.equal(values, own[name]), "restored"
+        return own, inside, score
+
+    owns, insides, scores = zip(*together(act), strict=True)
+    assert len({float(own["norm.running_mean"][0]) for own in owns}) == AGENTS
+    assert [int(own["norm.num_batches_tracked"]) for own in owns] == [3, 4, 5]
+    for own, inside in zip(owns, insides, strict=True):
+        assert torch.equal(inside["third"], own["third"])
+        assert torch.equal(inside["mask"], own["mask"])
+        for name in ("norm.running_mean", "norm.running_var"):
+            mean = torch.stack([each[name] for each in owns]).mean(0)
+            torch.testing.assert_close(inside[name], mean if policy == "average" else own[name])
+        assert int(inside["norm.num_batches_tracked"]) == (
+            5 if policy == "average" else int(own["norm.num_batches_tracked"])
+        )
+    assert (len(set(scores)) == 1) == (policy == "average"), "the averaged model scores alike everywhere"
+
+
+def test_running_statistics_need_a_policy():
+    words = (
+        'the model\'s buffer norm.running_mean, a running .* buffers="average" .* buffers="local" .*; GroupNorm and La'
+    )
+    with pytest.raises(ValueError, match=words):
+        normalised(Alone(), buffers=None)
+    model = Normalised().eval()  # here they are constants
+    optimizer = alone(model.parameters(), module=model)
+    model(X[:5]).square().sum().backward()
+    optimizer.step()
+    with optimizer.averaged():
+        assert float(model.third) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"buffers": "mean"}, 'buffers must be "average" or "local"; got'),
+        ({"buffers": "local", "module": None}, 'buffers="local" needs the model whose buffers they are: module=model'),
+        ({"module": nn.Linear(2, 2)}, "module: Linear does not have all the parameters that are to be trained"),
+    ],
+)
+def test_buffers_without_their_model_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        normalised(Alone(), **settings)
+
+
+def test_agents_with_other_policies_stop_before_they_start():
+    for error in together(lambda t: normalised(t, buffers="local" if t.rank == 1 else "average")):
+        assert str(error).startswith("agent 1 and agent 0 do not have the same buffers; start all processes")

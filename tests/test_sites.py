@@ -210,6 +210,7 @@ def test_a_configuration_is_read_back_without_the_files(sites, monkeypatch):
         "labels": [-1, 2, 5],
         "test": "test.svm",
         "regression": False,
+        "target": None,
     }
     for path in sites.glob("*.svm"):
         path.unlink()
@@ -239,8 +240,8 @@ def test_from_the_command_line_in_two_processes(sites, monkeypatch):
         ("labels = [-1, 2, 5]", "labels = []", "problem: agent-0.svm: the label -1 does not occur in labels = []"),
         ("labels = [-1, 2, 5]", "labels = [-1, 0.5]", "problem.data.labels[1] must be a whole number; got 0.5"),
         ("batch_size", "partition = 'Shuffled'\nbatch_size", "problem: partition must be left out: the data are"),
-        ("batch_size = 3", "batch_size = 5", "problem: batch_size must be a whole number from 1 to 4"),
-        ("batch_size = 3", "batch_size = 0", "from 1 to 4, the number of examples of agent 2, which has the fewest"),
+        ("batch_size = 3", "batch_size = 0", "problem: batch_size must be a whole number of at least 1; got 0"),
+        ("batch_size", "weights = 'rows'\nbatch_size", "problem.weights must be 'agents' or 'examples'; got 'rows'"),
         ("agents = 4", "agents = 5", "agent-4.svm cannot be read: No such file or directory"),
         ('"test.svm"', '"tests.svm"', "tests.svm cannot be read: No such file or directory"),
         ('"agent-{agent}.svm"', '"{agent}/agent"', "0/agent cannot be read: No such file or directory"),
@@ -273,13 +274,6 @@ def test_malformed_files_are_named(sites, name, text, message):
     (sites / name).write_text(text)
     with pytest.raises(ValueError, match=re.escape(f"{sites / name}") + ".*" + re.escape(message)):
         problem(files(sites)).restrict(range(1, 3))
-
-
-def test_a_batch_that_is_too_large_names_the_agent_where_its_file_is_read(sites):
-    p = problem(files(sites), batch_size=8)
-    assert [len(part) for part in p.restrict(range(1, 2)).parts] == [9]
-    with pytest.raises(ValueError, match="from 1 to 7, the number of examples of agent 3, which has the fewest; got 8"):
-        p.restrict(range(3, 4))
 
 
 def test_compressed_files(sites):
@@ -325,7 +319,10 @@ def test_targets_and_images(tmp_path):
         ({"x": torch.ones(3, 6)}, "agent-1.safetensors: it must have tensors x and y; it has x"),
         ({}, "agent-1.safetensors: it must have tensors x and y; it has nothing"),
         ({"x": torch.ones(3, 7), "y": torch.ones(3)}, r"rows of x and y have shapes .\[7\], \[\].*-0.* .\[6\], \[\]"),
-        ({"x": torch.ones(3), "y": torch.ones(3)}, r"agent-1.safetensors: x must be float32 of shape \[N, ...\]"),
+        (
+            {"x": torch.ones(3), "y": torch.ones(3)},
+            r"agent-1.safetensors: x must be float32, float64 or int64 of shape \[N, ...\]",
+        ),
         ({"x": torch.ones(3, 6), "y": torch.ones(2)}, "agent-1.safetensors: x and y need one row per sample"),
         ({"x": torch.ones(3, 6), "y": torch.ones(3, 1)}, r"agent-1.safetensors: labels y must be int64 of shape \[N\]"),
         ({"x": torch.ones(3, 6), "y": torch.tensor([0, 1, torch.nan])}, "the label nan of row 2 is not a whole number"),

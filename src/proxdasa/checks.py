@@ -16,6 +16,10 @@ SEEDS = 2**64
 """Seeds are the whole numbers below: the generator's key has 64 bits for them."""
 
 
+PIECE = 2**22
+"""Values that are checked at a time."""
+
+
 class InvalidArgumentError(ValueError, TypeError):
     """An argument that is of the wrong type or outside its range.
 
@@ -159,10 +163,13 @@ def check_length(x: Tensor, expected: int, owner: str) -> None:
 
 def check_finite(values: Tensor, name: str) -> None:
     """Refuse a tensor with NaN or infinity, and name the first row that has one."""
-    finite = values.isfinite()
-    if not bool(finite.all()):
-        place = tuple((~finite).nonzero()[0].tolist())
-        raise InvalidArgumentError(f"{name} must be finite; got {float(values[place])} in row {place[0]}")
+    rows = max(1, PIECE // max(1, values[:1].numel()))  # a few at a time: values may be a file larger than memory
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows]
+        finite = part.isfinite()
+        if not bool(finite.all()):
+            place = tuple((~finite).nonzero()[0].tolist())
+            raise InvalidArgumentError(f"{name} must be finite; got {float(part[place])} in row {start + place[0]}")
 
 
 def check_regularizer(value: object, name: str) -> None:

@@ -1,14 +1,35 @@
-"""Networks as vectors: which of a module's parameters are trained, in the order in which they make up x."""
+"""The user's network: how it is made, which of its parameters are trained and make up x, and its constants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import hashlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
+
+_GENERATOR = threading.RLock()
+
+
+@contextmanager
+def torch_generator() -> Iterator[torch.Generator]:
+    """Context manager with torch's generator, which modules draw from, to seed; its state is restored.
+
+    All threads share it, so one at a time may use it.
+    """
+    generator = torch.default_generator  # torch.manual_seed also seeds GPUs, which takes as long as a small network
+    with _GENERATOR:
+        state = generator.get_state()
+        try:
+            yield generator
+        finally:
+            generator.set_state(state)
 
 
 def make_module(model: Model, seed: int = 0) -> nn.Module:
@@ -20,7 +41,7 @@ def make_module(model: Model, seed: int = 0) -> nn.Module:
         return model
     if not callable(model):
         raise TypeError(f"model must be a network or a function that makes one; got {model!r}")
-    with torch.random.fork_rng(devices=[]):
+    with torch_generator():
         torch.manual_seed(seed)
         module = model()
     if not isinstance(module, nn.Module):
@@ -31,3 +52,47 @@ def make_module(model: Model, seed: int = 0) -> nn.Module:
 def trained_shapes(module: nn.Module) -> dict[str, torch.Size]:
     """The shapes of the parameters that are trained, by name; x is their entries, one parameter after the other."""
     return {name: values.shape for name, values in module.named_parameters() if values.requires_grad}
+
+
+def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy whose floating-point parameters and buffers have this type; all others keep theirs."""
+    module = copy.deepcopy(module)
+    if dtype in (torch.float32, torch.float64):  # .to(dtype) would cut off the imaginary parts of complex buffers
+        return module.float() if dtype == torch.float32 else module.double()
+    return module.to(dtype)
+
+
+def check_trained(module: nn.Module) -> None:
+    """Raise unless there is a parameter to train."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        why = ": all are frozen, with requires_grad = False" if next(module.parameters(), None) is not None else ""
+        raise ValueError(f"{type(module).__name__} has no parameters to train{why}")
+
+
+def constants(module: nn.Module) -> dict[str, Tensor]:
+    """The values that all copies share: frozen parameters, and buffers."""
+    frozen = {name: values.detach() for name, values in module.named_parameters() if not values.requires_grad}
+    return frozen | dict(module.named_buffers())
+
+
+def check_constants(model: Model, module: nn.Module) -> None:
+    """Refuse a function whose networks, made after the same seed, have other constants at every call."""
+    own = constants(module)
+    if isinstance(model, nn.Module) or not own:
+        return
+    again = constants(make_module(model, 0))
+    if other := [name for name, values in own.items() if not torch.equal(values, again[name])]:
+        kind = "buffer" if other[0] in dict(module.named_buffers()) else "frozen parameter"
+        raise ValueError(
+            f"the function that makes the network gives its {kind} {other[0]} other values at every "
+            "call; give the network itself, or draw them by torch's generator"
+        )
+
+
+def digest(values: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of tensors and their names."""
+    total = hashlib.sha256()
+    for name, tensor in values.items():
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()

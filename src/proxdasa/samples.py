@@ -98,7 +98,6 @@ class Samples:
         self.problem, self.seed, self.trials, self.agents = problem, seed, trials, agents
         self._words = Words()
         self._held: dict[int, tuple[int, Tensor]] = {}
-        self._like: Tensor | None = None
 
     def __call__(self, k: int, stream: int = 0) -> Tensor:
         """The sample named (seed, stream, trial, agent, k) of every trial and agent here."""
@@ -110,11 +109,11 @@ class Samples:
 
     def as_operation(self) -> Callable[[int, int], Tensor]:
         """The same function as an operation that torch's compiler calls without tracing the NumPy code inside."""
-        self._like = self(0)
-        number = next(_NUMBERS)
+        like = self(0)
+        number, sizes, kind = next(_NUMBERS), list(like.shape), like.dtype
         _COMPILED[number] = self
         operation = _operation()
-        return lambda k, stream: operation(number, k, stream)
+        return lambda k, stream: operation(number, k, stream, sizes, kind)
 
     def _fetch(self, block: int, stream: int) -> Tensor:
         """The words of a block ``[BLOCK, trials, agents, words]``, as a view: the generator yields iterations last."""
@@ -131,18 +130,20 @@ _COMPILED: WeakValueDictionary[int, Samples] = WeakValueDictionary()
 
 
 @functools.cache
-def _operation() -> Callable[[int, int, int], Tensor]:
-    """The operation (number, k, stream) -> sample, registered with torch on first use."""
+def _operation() -> Callable[[int, int, int, list[int], torch.dtype], Tensor]:
+    """The operation (number, k, stream) -> sample, registered with torch on first use.
+
+    It also takes the shape and type of a sample: torch keeps compiled code for later processes, whose samples of the
+    same number may be others, and finds it by the arguments.
+    """
 
     @library.custom_op("proxdasa::samples", mutates_args=())
-    def draw(number: int, k: int, stream: int) -> Tensor:
+    def draw(number: int, k: int, stream: int, sizes: list[int], kind: torch.dtype) -> Tensor:  # noqa: ARG001
         return _COMPILED[number](k, stream).clone()  # an operation may not return a view of what it holds
 
-    def shape_only(number: int, k: int, stream: int) -> Tensor:  # noqa: ARG001
+    def shape_only(number: int, k: int, stream: int, sizes: list[int], kind: torch.dtype) -> Tensor:  # noqa: ARG001
         """A tensor of the right shape and type, which is all that the compiler looks at."""
-        like = _COMPILED[int(number)]._like
-        assert like is not None
-        return torch.empty(like.shape, dtype=like.dtype)
+        return torch.empty(sizes, dtype=kind)
 
     draw.register_fake(shape_only)
     return draw

@@ -82,6 +82,8 @@ def _try_step(setup: Setup) -> None:
     with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the run itself warns if it diverges
         with _with_key("algorithm"):
             algorithm = setup.bound()
+        with _with_key("problem"):
+            _ = setup.problem.words  # reads data that lie in files
         with _with_key("memory"):
             setup.check_memory()
         with _with_key("x0"):
@@ -91,7 +93,7 @@ def _try_step(setup: Setup) -> None:
             setup.regularizer.prox(x, 1.0)
         with _with_key("problem"):
             agents = setup.engine()
-            _ = agents.epoch  # reads data that lie in files
+            _ = agents.epoch
         with _with_key("algorithm"):
             algorithm.step(agents, 0, algorithm.init(agents, x))
 

@@ -8,7 +8,7 @@ why it is written once and runs on every engine.
 
 from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
 from proxdasa.contracts.method import Algorithm, Averaging, Facts
-from proxdasa.contracts.parts import Evaluation, Mixing, Network, Problem, Regularizer, Solved
+from proxdasa.contracts.parts import Evaluation, Mixing, Network, Peers, Problem, Regularizer, Solved
 
 __all__ = [
     "Agents",
@@ -23,6 +23,7 @@ __all__ = [
     "NonFiniteError",
     "Observer",
     "PeerError",
+    "Peers",
     "Problem",
     "Regularizer",
     "Solved",

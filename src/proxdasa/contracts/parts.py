@@ -87,7 +87,8 @@ class Problem(Protocol):
         ...     def scores(self, x):
         ...         return {}
         ...
-        ...     # `to` and `restrict` are needed only by runs with a `dtype` or with `processes`
+        ...     # `to` and `restrict` are needed only by runs with a `dtype` or with `processes`; `join` (see `Peers`)
+        ...     # only if parts of the problem must know something of each other
         >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
         >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
         tensor([[1., 2.]])
@@ -140,6 +141,31 @@ class Problem(Protocol):
 
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
         """Measures of its own at points x ``[trials, d]``, such as test accuracy, each ``[trials]``; may be empty."""
+
+
+class Peers(Protocol):
+    """The processes that hold the other agents of a problem.
+
+    A problem may have a method ``join(peers)``, for what its parts must know of each other: every process calls it on
+    its part, once, before the first iteration, and works with the part that it returns.
+
+    Examples:
+        >>> class Counted(problems.Quadratic):
+        ...     def join(self, peers):
+        ...         peers.agree({"noise": str(self.noise)})
+        ...         print("agents everywhere:", int(peers.sum(torch.tensor([float(self.agents)]))))
+        ...         return self
+        >>> problem = Counted(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        >>> _ = proxdasa.run(method, problem, networks.ring(3), iterations=1, processes=engines.Alone())
+        agents everywhere: 3
+    """
+
+    def sum(self, x: Tensor) -> Tensor:
+        """The sum over all processes."""
+
+    def agree(self, claims: Mapping[str, str]) -> None:
+        """Raise ValueError in all processes if they differ in one of these texts, whose names are for the message."""
 
 
 class Network(Protocol):

@@ -1,18 +1,22 @@
 """Data sets, where their files are kept, and how their rows are spread over agents.
 
 A loader returns a `Dataset`, tensors and nothing else; a partition (`proxdasa.data.partitions`) turns its labels and a
-number of agents into one list of rows per agent. Files are in `folder()`, where `fetch` puts them. Data in one file per
-agent (`per_agent`) are read later, by the processes of those agents.
+number of agents into one list of rows per agent. Data of your own come from tensors, torch Datasets or data frames
+(`from_tensors`, `from_dataset`, `from_frame`), which are refused where they are not plain numbers. Files are in
+`folder()`, where `fetch` puts them. Data in one file per agent (`per_agent`) are read later, by the processes of those
+agents.
 """
 
 from proxdasa.data import partitions
 from proxdasa.data.data_folder import VARIABLE, folder
 from proxdasa.data.dataset import Dataset, Examples, from_tensors
 from proxdasa.data.download import FetchError, fetch
+from proxdasa.data.frames import from_frame
 from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
-from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sizes
+from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sites, Sizes
 from proxdasa.data.per_agent_files import per_agent
 from proxdasa.data.sources import SOURCES, listing
+from proxdasa.data.torch_datasets import from_dataset
 
 ALL = (a9a, mnist, digits, breast_cancer, libsvm, per_agent)
 
@@ -28,12 +32,15 @@ __all__ = [
     "Partition",
     "Shards",
     "Shuffled",
+    "Sites",
     "Sizes",
     "a9a",
     "breast_cancer",
     "digits",
     "fetch",
     "folder",
+    "from_dataset",
+    "from_frame",
     "from_tensors",
     "libsvm",
     "listing",

@@ -14,6 +14,8 @@ from torch import Tensor
 from proxdasa.checks import check_finite, invalid
 from proxdasa.data.partitions import Partition, Shuffled
 
+FLOATS = (torch.float32, torch.float64)
+
 
 class Examples(Protocol):
     """The source of the agents' examples: a data set in memory, or files that are read when needed.
@@ -30,6 +32,10 @@ class Examples(Protocol):
     here: ClassVar[bool]
     """Whether all examples are in memory, for a partition to divide; otherwise the files divide them already."""
 
+    @property
+    def partition(self) -> Partition | None:
+        """How to divide the examples where the problem does not say, such as by site; None for no preference."""
+
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
         """A data set with the examples of these agents, and the row numbers of each agent."""
 
@@ -38,9 +44,11 @@ class Examples(Protocol):
 class Dataset:
     """Rows (x_j, y_j) for training and, unless they are None, for testing.
 
-    x is ``[N, ...]`` in float32. For classification y is ``[N]`` in int64 with values 0, ..., classes − 1; for
-    regression ``classes`` is None and y is ``[N]`` or ``[N, ...]`` in float32. ``origin`` has the arguments of the
-    loader called ``name``, which gives the same data set again; it is None if the tensors came from elsewhere.
+    x is ``[N, ...]`` in float32 or float64, or in int64 for networks that take whole numbers, as embeddings do. For
+    classification y is ``[N]`` in int64 with values 0, ..., classes − 1; for regression ``classes`` is None and y is
+    ``[N]`` or ``[N, ...]`` in float32 or float64. ``origin`` has the arguments of the loader called ``name``, which
+    gives the same data set again; it is None if the tensors came from elsewhere. ``partition`` divides the rows where a
+    problem is given no other, and ``columns`` are the names of the features of a table.
 
     Examples:
         >>> dataset = data.from_tensors([[0.0], [1.0], [2.0]], [0, 1, 1], name="three rows")
@@ -57,6 +65,8 @@ class Dataset:
     test_y: Tensor | None = None
     classes: int | None = None
     origin: Mapping[str, Any] | None = None
+    partition: Partition | None = None
+    columns: tuple[str, ...] | None = None
     here: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -74,11 +84,17 @@ class Dataset:
                         f"{self.name}: rows of {kind} have shape {list(part.shape[1:])}, "
                         f"those of test_{kind} {list(test.shape[1:])}; they must match"
                     )
+                if part.dtype != test.dtype:
+                    raise ValueError(
+                        f"{self.name}: {kind} is {part.dtype} and test_{kind} {test.dtype}; they must match"
+                    )
 
     def _check(self, prefix: str, x: Tensor, y: Tensor) -> None:
         x_name, y_name = f"{self.name}: {prefix}x", f"{prefix}y"
-        if x.ndim < 2 or x.dtype != torch.float32:
-            raise ValueError(f"{x_name} must be float32 of shape [N, ...]; got {x.dtype} of shape {list(x.shape)}")
+        if x.ndim < 2 or x.dtype not in (*FLOATS, torch.int64):
+            raise ValueError(
+                f"{x_name} must be float32, float64 or int64 of shape [N, ...]; got {x.dtype} of shape {list(x.shape)}"
+            )
         if y.ndim < 1 or len(x) != len(y) or len(x) == 0:
             raise ValueError(
                 f"{x_name} and {y_name} need one row per sample and at least one; "
@@ -86,8 +102,8 @@ class Dataset:
             )
         check_finite(x, x_name)
         if self.classes is None:
-            if y.dtype != torch.float32:
-                raise ValueError(f"{self.name}: targets {y_name} must be float32 numbers; got {y.dtype}")
+            if y.dtype not in FLOATS:
+                raise ValueError(f"{self.name}: targets {y_name} must be float32 or float64 numbers; got {y.dtype}")
             check_finite(y, f"{self.name}: {y_name}")
         elif y.dtype != torch.int64 or y.ndim != 1:
             raise ValueError(
@@ -100,8 +116,8 @@ class Dataset:
             )
 
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:
-        """This data set, and the row numbers that a partition, by default `Shuffled`, gives to each agent."""
-        parts = list((partition or Shuffled())(self.y, len(agents)))
+        """This data set, and the rows that a partition, by default its own or `Shuffled`, gives to each agent."""
+        parts = list((partition or self.partition or Shuffled())(self.y, len(agents)))
         if len(parts) != len(agents) or min(len(part) for part in parts) == 0:
             raise ValueError(f"the partition must give each of {len(agents)} agents at least one example")
         return self, parts
@@ -113,7 +129,7 @@ class Dataset:
         digest = hashlib.sha256()
         parts = [part for part in (self.x, self.y, self.test_x, self.test_y) if part is not None]
         for part in parts:
-            digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)  # without a copy
         shapes = [list(part.shape) for part in parts]
         return {"name": self.name, "shapes": shapes, "classes": self.classes, "sha256": digest.hexdigest()}
 
@@ -127,7 +143,9 @@ def from_tensors(
 ) -> Dataset:
     """A data set made of tensors, arrays or lists.
 
-    Whole-number y are labels 0, ..., C − 1, with C one more than the largest; floating-point y are targets.
+    Whole-number y are labels 0, ..., C − 1, with C one more than the largest; floating-point y are targets. float64
+    stays float64, and a problem made of it is computed in float64; shorter floating-point types become float32.
+    Whole-number x become int64 and stay whole, as embeddings need them: give ``x.float()`` for measurements.
 
     Examples:
         >>> data.from_tensors([[0.0], [1.0]], [0, 2]).classes  # whole numbers are labels 0, 1, 2
@@ -146,8 +164,18 @@ def from_tensors(
     regression = any(part.is_floating_point() for part in targets)
     if regression and not all(part.is_floating_point() for part in targets):
         raise TypeError(f"{name}: y and test_y must both be labels (whole numbers) or both be targets (floating point)")
-    kinds = {"x": torch.float32, "y": torch.float32 if regression else torch.int64}
-    cast = {key: part.to(kinds[key[-1]]) for key, part in parts.items() if part is not None}
+    given = {key: part for key, part in parts.items() if part is not None}
+    cast = {
+        key: part.to(_kind(*(each for name, each in given.items() if name[-1] == key[-1])))
+        for key, part in given.items()
+    }
     largest = max((int(part.max()) for part in targets if part.numel() and not regression), default=0)
     classes = None if regression else max(largest, 0) + 1  # negative labels are refused by Dataset
     return Dataset(name, cast["x"], cast["y"], cast.get("test_x"), cast.get("test_y"), classes)
+
+
+def _kind(*parts: Tensor) -> torch.dtype:
+    """One type for the tensors of training and testing, in which no number loses digits."""
+    if not any(part.is_floating_point() for part in parts):
+        return torch.int64
+    return torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32

@@ -7,7 +7,7 @@ differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from proxdasa.data.order import PROPORTIONS, ROWS_OF_CLASSES, SHARDS, SHUFFLE, p
 
 Partition = Callable[[Tensor, int], list[Tensor]]
 """A function from (y, agents) to the rows of each agent."""
+SHOWN = 20
+"""The most sites that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,32 @@ class Sizes:
                 f"got {list(self.sizes)}"
             )
         return list(torch.split(torch.arange(sum(self.sizes)), list(self.sizes)))
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Rows as they stand, sorted by site: ``sizes`` has the number of rows of each site, which is one agent.
+
+    `from_frame` makes it from the column with this name.
+
+    Examples:
+        >>> data.Sites("hospital", {"north": 3, "south": 1})(torch.zeros(4), 2)
+        [tensor([0, 1, 2]), tensor([3])]
+    """
+
+    column: str
+    sizes: Mapping[str, int]
+
+    def __call__(self, y: Tensor, agents: int) -> list[Tensor]:
+        """The rows of each agent."""
+        if agents != len(self.sizes):
+            listed = [f"{site!r} with {size} rows" for site, size in self.sizes.items()]
+            more = ", ..." if len(listed) > SHOWN else ""
+            raise ValueError(
+                f"the column {self.column!r} names {len(listed)} sites ({', '.join(listed[:SHOWN])}{more}), and each "
+                f"is one agent: agents must be {len(listed)}; got {agents}"
+            )
+        return Sizes([*self.sizes.values()])(y, agents)
 
 
 ALL = (Contiguous, Shuffled, Shards, Dirichlet, Sizes)

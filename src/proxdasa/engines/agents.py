@@ -52,12 +52,15 @@ class LocalAgents:
     """
 
     def __init__(self, task: Task, agents: range, exact: bool = False) -> None:
-        self._task, self.n, self.agents = task, task.network.n, agents
+        self.n, self.agents, self._exact = task.network.n, agents, exact
         self._rounds = task.mixing.rounds_for(task.network.rho)
-        self._cells = _cells(task, agents, exact)
+        self._assign(task)
         self._last_named: dict[int, int] = {}
         self._before: tuple[int, dict[str, int], dict[int, int]] | None = None
         self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
+
+    def _assign(self, task: Task) -> None:
+        self._task, self._cells = task, _cells(task, self.agents, self._exact)
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents."""
@@ -71,8 +74,8 @@ class LocalAgents:
         """∇F_i at each row."""
         if math.isinf(self._task.problem.epoch):
             raise ValueError(
-                f"{type(self._task.problem).__name__} streams its samples, so an agent has no full gradient; "
-                "choose a method that uses sample gradients only"
+                f"{type(self._task.problem).__name__} has no end of samples (its data stream, or its network has "
+                "dropout), so an agent has no full gradient; choose a method that uses sample gradients only"
             )
         self._counts["full_gradients"] += 1
         return self._each(lambda cell, rows: cell.problem.evaluate(rows).grad, x)

@@ -27,7 +27,7 @@ class Processes(LocalAgents):
                 f"run computes in main memory, but these processes were connected with device = {transport.device}; "
                 "that is for models on GPUs, in proxdasa.optim"
             )
-        self._transport, self._exact = transport, exact
+        self._transport = transport
         self._neighbourhood = Neighbourhood(task.network, task.mixing, transport, task.problem.dtype, exact)
         super().__init__(task, self._neighbourhood.agents, exact)
         # These need nothing of the engine.
@@ -90,8 +90,15 @@ class Processes(LocalAgents):
         return float(self._neighbourhood.sum(here)) / self.n
 
     def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
-        """Compare with the other processes what all must have in common."""
+        """Compare with the other processes what all must have in common, then join the parts of the problem.
+
+        In that order, because processes with different problems would not send the same messages.
+        """
         self._neighbourhood.agree(claims())
+        here = self._task.problem
+        join = getattr(here, "join", None)
+        if join is not None and (joined := join(self._neighbourhood)) is not here:
+            self._assign(self._task._replace(problem=joined))
 
     def proceed(self, k: int) -> bool:
         """Whether to run iteration k; false once the processes have agreed to stop before it."""

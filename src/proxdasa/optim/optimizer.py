@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, cast, final, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from proxdasa import algorithms, schedules
@@ -20,6 +20,7 @@ from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.optim.arguments import bind_alpha, check_network, find_processes, join_regularizers
+from proxdasa.optim.buffers import Buffers, Policy
 from proxdasa.optim.local_agent import LocalAgent
 from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
 from proxdasa.regularizers import Zero
@@ -46,6 +47,10 @@ class Decentralised(Optimizer, ABC):
         mixing: how W is applied in each step; one round of gossip by default.
         iterations: the number K of steps; needed by schedules that depend on it.
         processes: what `engines.connect` returned; by default the processes that this one was started with.
+        module: the model, if it has buffers. Those that forward passes change are running statistics, such as those
+            of batch normalisation, for which ``buffers`` must then be chosen.
+        buffers: what the model has in `averaged`: "average", the mean of the agents' running statistics, and of
+            counters the maximum; or "local", the agent's own, so that it scores differently in each process.
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
@@ -73,6 +78,8 @@ class Decentralised(Optimizer, ABC):
         mixing: Mixing = Gossip(),  # noqa: B008 - a frozen value
         iterations: int | None = None,
         processes: Transport | None = None,
+        module: nn.Module | None = None,
+        buffers: Policy | None = None,
     ) -> None:
         check_network(network)
         self._name, self._complete = type(self).__name__, False
@@ -82,6 +89,7 @@ class Decentralised(Optimizer, ABC):
         self._trained = {number: each for number, each in enumerate(self._given) if each.requires_grad}
         self._params = list(self._trained.values())
         check_trained(self._trained)
+        self._buffers = Buffers(module, buffers, self._params)
         x = flatten(self._params)
         shapes = [[each.shape for each in group["params"] if each.requires_grad] for group in self.param_groups]
         self._sizes = [sum(shape.numel() for shape in group) for group in shapes]
@@ -100,6 +108,7 @@ class Decentralised(Optimizer, ABC):
                 "alpha": str((describe(self._schedule), iterations)),
                 "regularizer": str(describe(self._regularizer)),
                 "mixing": str(describe(mixing)),
+                "buffers": self._buffers.claims(),
             }
         )
         first = self._method.init(self._agent(torch.zeros_like(x)), x)
@@ -140,6 +149,7 @@ class Decentralised(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._buffers.check()
         k = self._neighbourhood.k = self._k
         with torch.no_grad(), flushed_denormals():
             agent = self._agent(flatten(self._gradients()))
@@ -155,17 +165,19 @@ class Decentralised(Optimizer, ABC):
     def averaged(self) -> Iterator[None]:
         """Context manager in which the parameters are x̄, the mean over all agents, for measuring or saving.
 
-        All agents must enter it after the same step. Only parameters are averaged: buffers, such as the statistics of
-        batch normalisation, stay the agent's own.
+        All agents must enter it after the same step. With ``buffers="average"`` running statistics are averaged too;
+        otherwise buffers stay the agent's own.
         """
-        own = flatten(self._params)
+        own, agents = flatten(self._params), len(self._neighbourhood.parts)
+        self._buffers.check()
         self._meet()
         total = self._neighbourhood.sum(own.to("cpu", copy=True))
-        self._write(total / len(self._neighbourhood.parts))
-        try:
-            yield
-        finally:
-            self._write(own)
+        with self._buffers.averaged(self._neighbourhood.agents.start, agents, self._neighbourhood.sum):
+            self._write(total / agents)
+            try:
+                yield
+            finally:
+                self._write(own)
 
     def common_steps(self, own: int) -> int:
         """The smallest ``own`` of all agents, such as the smallest number of batches in an epoch, ``len(loader)``.

@@ -6,6 +6,7 @@ A problem is a value: it holds its data, draws no random numbers and keeps no st
 
 from proxdasa.modules import Model
 from proxdasa.problems import models
+from proxdasa.problems.copies import LoopWarning
 from proxdasa.problems.losses import LOSSES, Loss, cross_entropy, squared_error
 from proxdasa.problems.pruning import prune
 from proxdasa.problems.quadratic import Quadratic
@@ -23,6 +24,7 @@ __all__ = [
     "SQUARE",
     "TANH",
     "Link",
+    "LoopWarning",
     "Loss",
     "Model",
     "PhaseRetrieval",

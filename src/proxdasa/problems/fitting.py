@@ -7,13 +7,19 @@ broadcasts [N, 1] outputs against [N] targets compares every output with the tar
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from proxdasa.problems.losses import Loss, cross_entropy
+from proxdasa.data import Dataset
+from proxdasa.modules import torch_generator
+from proxdasa.problems.losses import LOSSES, Loss, cross_entropy
 
 NOISE = 1e-2
 """Size of the noise added to the parameters: if they are all 0, say, outputs are equal, which hides a loss that mixes
@@ -22,40 +28,127 @@ ROUNDING = 100
 """Units in the last place by which sums may differ between a batch of one example and a batch of two."""
 
 
-def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> int:
-    """Check that all fits, or raise ValueError; return the most values that a layer computes for one example."""
-    module = copy.deepcopy(module).to(inputs.dtype)
+def two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of the examples with the most different targets; the largest label may be that of a test example."""
+    level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
+    pair = rows[[int(level.argmax()), int(level.argmin())]]
+    if pair[0] == pair[1]:
+        pair = rows[[0, -1]]
+    y = data.y[pair]
+    if data.classes is not None and data.test_y is not None:
+        y[0] = torch.maximum(y[0], data.test_y.max())
+    return data.x[pair], y
+
+
+class Fit(NamedTuple):
+    """What two examples tell about a network."""
+
+    width: int
+    """The most values that a layer computes for one example."""
+    random: bool
+    """Whether the network, or its loss, draws random numbers."""
+    tensor: bool
+    """Whether the network returns one tensor; only its loss knows what to do with anything else."""
+
+
+def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Fit:
+    """Check that all fits, or raise ValueError. The module is tried in the mode it has, and not changed."""
+    module = copy.deepcopy(module)
     sizes = [inputs.numel()]
-
-    def note(_layer: nn.Module, _inputs: object, output: object) -> None:
-        sizes.append(output.numel() if isinstance(output, Tensor) else 0)
-
     for layer in module.modules():
-        layer.register_forward_hook(note)
+        layer.register_forward_hook(lambda _layer, _inputs, output: sizes.append(_count(output)))
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    random = torch.Generator().manual_seed(0)
+    noise = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in trained.values():
-            parameter.add_(torch.randn(parameter.shape, generator=random, dtype=parameter.dtype), alpha=NOISE)
-    with torch.enable_grad():
-        outputs = _outputs(module, inputs)
-        losses = _losses(loss, outputs, targets)
+            parameter.add_(torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype), alpha=NOISE)
+    before = {name: values.clone() for name, values in module.named_buffers()}
+    with torch.enable_grad(), torch_generator() as generator:
+        state = generator.get_state()
+        with _RandomOperations() as operations:  # type: ignore[no-untyped-call]
+            outputs = _outputs(module, inputs)
+            losses = _losses(loss, outputs, targets)
+        # Other threads may draw at the same time, and some operations draw only if their probability is positive.
+        drawn = operations.seen and not torch.equal(generator.get_state(), state)
+        _check_draws(module, drawn, inputs)
+        _check_buffers(module, before)
         _check_gradients(loss, losses, trained)
-    with torch.no_grad():
-        _check_one_by_one(loss, losses, outputs.detach(), targets)
-    return max(sizes) // len(inputs)
+    if not drawn:
+        with torch.no_grad():
+            _check_one_by_one(loss, losses, outputs, targets, module, inputs)
+    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor))
 
 
-def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
-    """The network's outputs; refuses those without one row for each example, also for a single example."""
+def _count(output: object) -> int:
+    """The number of values in a layer's output, whatever it is made of."""
+    if isinstance(output, Tensor):
+        return output.numel()
+    parts = output.values() if isinstance(output, dict) else output if isinstance(output, tuple | list) else ()
+    return sum(map(_count, parts))
+
+
+class _RandomOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Context manager that notices operations of this thread that may draw from torch's generator."""
+
+    seen = False
+
+    def __torch_dispatch__(
+        self, operation: Any, _types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in operation.tags
+        return operation(*args, **(kwargs or {}))
+
+
+def _draws_elsewhere(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether the global generators of Python or NumPy change while the network is computed."""
+
+    def state() -> object:
+        return random.getstate(), str(np.random.get_state(legacy=False))  # noqa: NPY002 - does the network draw from it?
+
+    before = state()
+    module(inputs)
+    return before != state()
+
+
+def _check_draws(module: nn.Module, drawn: bool, inputs: Tensor) -> None:
+    """Refuse random numbers that have no name, and those of a network that is evaluated."""
+    name = type(module).__name__
+    if all(_draws_elsewhere(module, inputs) for _ in range(3)):  # another thread would not draw every time
+        raise ValueError(
+            f"{name} draws from the generator of Python or NumPy, which cannot be named by seed, trial, agent and "
+            "iteration; draw from torch's: torch.rand"
+        )
+    if drawn and not any(layer.training for layer in module.modules()):
+        raise ValueError(
+            f"{name} draws random numbers in evaluation mode too, where its losses must be a function of its "
+            "parameters; draw only where self.training is True: functional.dropout(x, p, training=self.training)"
+        )
+
+
+def _check_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Refuse running statistics: buffers that a forward pass changes. All others are constants."""
+    for name, values in module.named_buffers():
+        if not torch.equal(values, before[name]):
+            where, _, buffer = name.rpartition(".")
+            layer = type(module.get_submodule(where)).__name__
+            raise ValueError(
+                f"{layer} (layer {where!r}) keeps running statistics: its buffer {buffer} changes in every forward "
+                "pass, and a run has no place for it. Use GroupNorm or LayerNorm, which need none, or "
+                "track_running_stats=False; or keep the statistics that the layer has by eval() on it, as one does "
+                "with a trained backbone. To train them, write the loop with proxdasa.optim, which has "
+                'buffers="average" and buffers="local"'
+            )
+
+
+def _outputs(module: nn.Module, inputs: Tensor) -> Any:
+    """What the network returns; refuses a tensor without one row for each example, also for a single example."""
     name, shape = type(module).__name__, list(inputs.shape)
-    with _explain(f"{name} fails on two examples, inputs of shape {shape}"):
+    whole = "" if inputs.is_floating_point() else f" in {str(inputs.dtype).removeprefix('torch.')}"
+    remedy = "" if not whole else " (whole numbers stay whole, as embeddings need them; give x.float() for numbers)"
+    with _explain(f"{name} fails on two examples, inputs of shape {shape}{whole}{remedy}"):
         outputs: object = module(inputs)
     if not isinstance(outputs, Tensor):
-        raise ValueError(
-            f"{name} returns a {type(outputs).__name__}; a network must return one tensor, its outputs; "
-            "wrap it in a module that does"
-        )
+        return outputs
     if outputs.shape[:1] != inputs.shape[:1]:
         raise ValueError(
             f"{name} returns outputs of shape {list(outputs.shape)} for two examples, inputs of shape {shape}; "
@@ -73,8 +166,13 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
     """The losses of the examples; refuses a loss that does not return one number for each."""
+    if loss in LOSSES and not isinstance(outputs, Tensor):
+        raise ValueError(
+            f"the network returns a {type(outputs).__name__}, but the loss {_name(loss)} takes one tensor; give a loss "
+            "of your own, loss=..., which is called with what the network returns and the targets"
+        )
     if loss is cross_entropy and outputs.ndim == 2 and not targets.is_floating_point():
         classes, largest = outputs.shape[1], int(targets.max())
         if largest >= classes:
@@ -82,13 +180,14 @@ def _losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
                 f"the label {largest} is among the examples, but the number of the network's outputs is {classes}, "
                 f"for labels 0, ..., {classes - 1}; it needs at least {largest + 1}"
             )
-    given = f"outputs of shape {list(outputs.shape)} and {_describe(targets)}"
+    what = f"outputs of shape {list(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
+    given = f"{what} and {_describe(targets)}"
     with _explain(f"the loss {_name(loss)} fails for {given}"):
         losses: object = loss(outputs, targets)
     shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
-    if not isinstance(losses, Tensor) or losses.shape[:1] != outputs.shape[:1] or losses.numel() != len(outputs):
+    if not isinstance(losses, Tensor) or losses.shape[:1] != targets.shape[:1] or losses.numel() != len(targets):
         raise ValueError(
-            f"the loss {_name(loss)} must return one number for each example, [{len(outputs)}] for {given}; "
+            f"the loss {_name(loss)} must return one number for each example, [{len(targets)}] for {given}; "
             f'got {shape}; torch\'s losses do that with reduction="none"'
         )
     return losses.flatten()
@@ -105,23 +204,40 @@ def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter
         )
 
 
-def _check_one_by_one(loss: Loss, losses: Tensor, outputs: Tensor, targets: Tensor) -> None:
+def _check_one_by_one(
+    loss: Loss, losses: Tensor, outputs: Any, targets: Tensor, module: nn.Module, inputs: Tensor
+) -> None:
     """Refuse a loss whose value for one example depends on the other examples of the batch."""
-    both = range(len(outputs))
-    alone = torch.cat([_losses(loss, outputs[j : j + 1], targets[j : j + 1]) for j in both])
-    # A batch of an example and its own copy is computed by the same operations as a batch of both examples, so there
-    # is almost no rounding that could hide a small effect of the other example's targets.
-    doubled = torch.stack([_losses(loss, outputs[[j, j]], targets[[j, j]])[j] for j in both])
-    scale = alone.abs() + outputs.abs().max()
-    if not bool(scale.isfinite().all()):
-        return  # a run reports by itself what is not finite
+
+    def compute(rows: list[int]) -> Tensor:
+        part = outputs.detach()[rows] if isinstance(outputs, Tensor) else module(inputs[rows])
+        return _losses(loss, part, targets[rows])
+
+    both = range(len(targets))
+    try:
+        alone = torch.cat([compute([j]) for j in both])
+    except (RuntimeError, ValueError):
+        if isinstance(outputs, Tensor):
+            raise
+        return  # normalisation over a batch again
     eps = torch.finfo(losses.dtype).eps
-    changed = (losses - alone).abs() > ROUNDING * eps * scale
-    changed |= (losses - doubled).abs() > 4 * eps * losses.abs()
+    if isinstance(outputs, Tensor):
+        bound = ROUNDING * eps * (alone.abs() + outputs.abs().max())
+    else:  # the rounding is that of a whole network
+        bound = eps**0.5 * (alone.abs() + 1)
+    if not bool(bound.isfinite().all()):
+        return  # a run reports by itself what is not finite
+    changed = (losses - alone).abs() > bound
+    if isinstance(outputs, Tensor):
+        # A batch of an example and its own copy is computed by the same operations as a batch of both examples, so
+        # there is almost no rounding that could hide a small effect of the other example's targets.
+        doubled = torch.stack([compute([j, j])[j] for j in both])
+        changed |= (losses - doubled).abs() > 4 * eps * losses.abs()
     if bool(changed.any()):
+        shape = f"of shape {list(outputs.shape)}" if isinstance(outputs, Tensor) else f"({type(outputs).__name__})"
         raise ValueError(
             f"the loss {_name(loss)} of two examples is {_numbers(losses)} together and {_numbers(alone)} one by one; "
-            f"that of an example must depend on no other: outputs of shape {list(outputs.shape)} and targets of "
+            f"that of an example must depend on no other: outputs {shape} and targets of "
             f"shape {list(targets.shape)} may broadcast, which targets.view_as(outputs) avoids"
         )
 
@@ -131,7 +247,7 @@ def _explain(what: str) -> Iterator[None]:
     """Context manager that raises torch's errors as a ValueError, as the end of the sentence ``what``."""
     try:
         yield
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{what}: {why}") from None
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Evaluation, Problem
+from proxdasa.contracts import Evaluation, Peers, Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +66,12 @@ class Repeated:
     def restrict(self, agents: range) -> Repeated:
         """The problem of some of the agents."""
         return replace(self, problem=self.problem.restrict(agents))
+
+    def join(self, peers: Peers) -> Repeated:
+        """This part of the problem, after it has joined the others, if it has anything to ask."""
+        join = getattr(self.problem, "join", None)
+        joined = self.problem if join is None else join(peers)
+        return self if joined is self.problem else replace(self, problem=joined)
 
     def start(self, seed: int, trials: int) -> Tensor:
         """The starting points of the first T trials, repeated."""

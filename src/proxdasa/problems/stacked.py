@@ -2,13 +2,15 @@
 
 A forward pass takes parameters ``[rows, *shape]`` and inputs ``[rows, batch, ...]`` to outputs ``[rows, batch, ...]``;
 autograd then gives the gradients of all copies in one backward pass. A chain of known layers becomes batched matrix
-products and grouped convolutions. Any other module goes through ``torch.func.vmap``, which works for all modules whose
-output is a function of parameters and input, at about three times the cost for a small perceptron.
+products and grouped convolutions. Other modules go through ``torch.func.vmap``, which has a rule for most operations,
+though not for those of recurrent layers, at about three times the cost for a small perceptron.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,34 +24,55 @@ ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyR
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
+_SWITCH, _INSIDE = threading.Lock(), list[None]()
 
-def stacked_forward(module: nn.Module, frozen: Parameters | None = None) -> Forward:
-    """The forward pass of stacked copies of a module, which must be a pure function of parameters and input.
 
-    ``frozen`` parameters ``[*shape]`` are shared by all copies; the forward pass takes the other parameters.
+def is_chain(module: nn.Module) -> bool:
+    """Whether a module is a chain of layers that can be stacked."""
+    return type(module) is nn.Sequential and _plain(module)
+
+
+def chain_forward(chain: nn.Sequential, frozen: Parameters) -> Forward:
+    """The forward pass of stacked copies of a chain; ``frozen`` parameters ``[*shape]`` are shared by all of them."""
+    return lambda parameters, x: _run_chain(chain, {**_expand(frozen, len(x)), **parameters}, x)
+
+
+def batch(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``torch.func.vmap`` without its warning that it calls some operation row by row.
+
+    Only attention does so among the common layers, and the whole is still faster than a loop over the rows.
     """
-    check_pure(module)
-    common = dict(frozen or {})
-    if type(module) is nn.Sequential and _plain(module):
-        return lambda parameters, x: _run_chain(module, {**_expand(common, len(x)), **parameters}, x)
-    single = vmap(lambda parameters, x: functional_call(module, {**common, **parameters}, (x,)))
+    each = vmap(function)
+
+    def call(*args: Any) -> Tensor:
+        with _quiet():
+            return each(*args)
+
+    return call
+
+
+def vmap_forward(module: nn.Module) -> Forward:
+    """The forward pass of stacked copies of any module that vmap can batch."""
+    single = batch(lambda parameters, x: functional_call(module, parameters, (x,)))
     return lambda parameters, x: single(dict(parameters), x)
 
 
-def check_pure(module: nn.Module) -> None:
-    """Refuse modules whose output depends on more than parameters and input."""
-    for name, layer in module.named_modules():
-        where = f"{type(layer).__name__} (layer {name!r})" if name else type(layer).__name__
-        if next(layer.buffers(recurse=False), None) is not None:
-            raise ValueError(
-                f"{where} keeps buffers, such as running statistics, which the agents would not exchange; "
-                "use a layer without them, for example GroupNorm or LayerNorm"
-            )
-        if isinstance(layer, DROPOUTS) and layer.p > 0:
-            raise ValueError(f"{where} draws random numbers in its forward pass; remove it or set p = 0")
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        why = ": all are frozen, with requires_grad = False" if next(module.parameters(), None) is not None else ""
-        raise ValueError(f"{type(module).__name__} has no parameters to train{why}")
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Context manager in which vmap does not warn; torch has no public way to say so.
+
+    All threads share the switch, so the last one that leaves turns it on again.
+    """
+    switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda _on: None)
+    with _SWITCH:
+        _INSIDE.append(None)
+        switch(False)
+    try:
+        yield
+    finally:
+        with _SWITCH:
+            _INSIDE.pop()
+            switch(not _INSIDE)
 
 
 def _plain(chain: nn.Sequential) -> bool:
@@ -70,6 +93,8 @@ def _is_known(layer: nn.Module) -> bool:
         return layer.groups == 1 and layer.padding_mode == "zeros"
     if type(layer) is nn.Flatten:
         return layer.start_dim == 1 and layer.end_dim == -1
+    if type(layer) in DROPOUTS:
+        return not layer.training  # then it returns its input
     return type(layer) in (nn.Linear, *POOLS, *ELEMENTWISE)
 
 

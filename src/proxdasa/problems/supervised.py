@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -12,14 +10,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from proxdasa import samples
-from proxdasa.checks import check_whole, invalid
-from proxdasa.contracts import Evaluation, Solved
+from proxdasa import caller_warnings, samples
+from proxdasa.checks import check_count, check_whole, invalid
+from proxdasa.contracts import Evaluation, Peers, Solved
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
-from proxdasa.modules import Model, make_module, trained_shapes
-from proxdasa.problems.fitting import try_two
+from proxdasa.modules import (
+    Model,
+    check_constants,
+    check_trained,
+    constants,
+    convert,
+    digest,
+    make_module,
+    trained_shapes,
+)
+from proxdasa.problems.copies import Copies, LoopWarning, Path, choose, share
+from proxdasa.problems.fitting import try_two, two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
-from proxdasa.problems.stacked import Forward, stacked_forward
+from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
 
 CHUNK = 2**21
 """Values that the widest layer of all networks holds at a time: few enough for the cache, enough for fast products."""
@@ -29,17 +37,31 @@ CHUNK = 2**21
 class Supervised:
     """Empirical risk of a network on data that are split over agents.
 
-        F_i(x) = (1/|D_i|) Σ_{(a, b) ∈ D_i} ℓ(f(a; x), b),     ∇G_i(x, ξ) = the same over a batch ξ ⊂ D_i
+        F_i(x) = (w_i/|D_i|) Σ_{(a, b) ∈ D_i} ℓ(f(a; x), b),     ∇G_i(x, ξ) = the same over a batch ξ ⊂ D_i
+
+    With ``weights`` = "agents" all w_i are 1, as in the paper: agents count alike, however many examples they have.
+    With "examples" w_i = n |D_i| / Σ_j |D_j|: examples count alike, and (1/n) Σ F_i is the mean over all of them.
 
     x is the vector of the parameters that are trained, in the order of ``model.named_parameters()``. Frozen ones, whose
-    requires_grad is False, are constants: no part of x, and the same for all agents and trials. `module` puts x back
-    into a network. A batch is drawn without replacement at every iteration. ``model`` is a function that makes the
+    requires_grad is False, and buffers are constants: no part of x, and the same for all agents and trials. `module`
+    puts x back into a network. A batch is drawn without replacement at every iteration; an agent with fewer than
+    ``batch_size`` examples takes all of them, so that its gradient is exact. ``model`` is a function that makes the
     network, or a network, whose parameters are then the starting point of all agents. With a function, ``initial``
     chooses the start: PyTorch's initialisation once per trial ("shared"), once per trial and agent ("each", as the
-    authors did), or "zeros"; what it freezes has the values of the network that it makes after torch.manual_seed(0).
-    ``first`` is the number of the first agent, for a part of a larger network. ``partition`` divides the data, by
-    default as `Shuffled` does; data in one file per agent (`data.per_agent`) are divided already, and are read when
-    they are needed, or by ``restrict``. Two of the examples are used to check that network, loss and data fit together.
+    authors did), or "zeros"; its constants are those of the network that it makes after torch.manual_seed(0). ``first``
+    is the number of the first agent, for a part of a larger network, and ``mean_size`` the mean of |D_i| over all its
+    agents. ``partition`` divides the data, by default by site if they have sites, else as `Shuffled` does; data in one
+    file per agent (`data.per_agent`) are divided already, and are read when they are needed, or by ``restrict``. Two of
+    the examples are used to check that network, loss and data fit together.
+
+    ``loss`` is called with what the network returns, a tensor or anything else, and the targets. Gradients are taken in
+    the mode that the network has, usually training; F, its gradient and scores after ``eval()``. Dropout belongs to the
+    sample ξ: its masks follow from seed, trial, agent and iteration.
+
+    ``path`` is how the gradients of all copies are computed: in a "chain" of batched layers, by "vmap", or in a "loop"
+    over the copies. By default it is the first that works for the network; a loop is announced by a `LoopWarning`.
+    ``dtype`` is the type of x and of all computations; by default float64 if the data have it, and else torch's
+    default. Whole-number inputs stay as they are.
 
     Examples:
         >>> examples = data.from_tensors(torch.randn(60, 3), torch.arange(60) % 2)
@@ -57,18 +79,27 @@ class Supervised:
     partition: Partition | None = None
     loss: Loss = cross_entropy
     initial: Literal["shared", "each", "zeros"] = "shared"
+    weights: Literal["agents", "examples"] = "agents"
     first: int = field(default=0, repr=False)
-    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    mean_size: float | None = field(default=None, repr=False)
+    dtype: torch.dtype = None  # type: ignore[assignment] # __post_init__ takes it from the data
+    path: Path | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.initial not in ("shared", "each", "zeros"):
             raise invalid("initial", '"shared", "each" or "zeros"', self.initial)
+        if self.weights not in ("agents", "examples"):
+            raise invalid("weights", '"agents" or "examples"', self.weights)
+        check_count(self.batch_size, "batch_size")
         if self.initial != "shared" and isinstance(self.model, nn.Module):
             raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
-        _ = self._forward  # refuses modules that cannot be stacked now rather than in the first step
+        object.__setattr__(self, "dtype", self.dtype or _default_dtype(self.data))
+        check_trained(self._module)
+        check_constants(self.model, self._module)
         if self.data.here:
-            object.__setattr__(self, "partition", self.partition or Shuffled())
-            _ = self.parts  # the same for a partition that does not fit
+            object.__setattr__(self, "partition", self.partition or self.data.partition or Shuffled())
+            _ = self.parts  # refuses a partition that does not fit now rather than in the first step
+            object.__setattr__(self, "path", self._training.path)
         elif self.partition is not None:
             raise ValueError("partition must be left out: the data are already divided into one file per agent")
 
@@ -79,13 +110,16 @@ class Supervised:
 
     @property
     def epoch(self) -> float:
-        """The mean number of examples of an agent, divided by the size of a batch."""
-        return len(self._rows) / (self.agents * self.batch_size)
+        """The mean number of batches in the examples of an agent, which is at least one; infinite with dropout.
+
+        A batch with a new mask is a new sample, and a full gradient would be that of a network without dropout.
+        """
+        return math.inf if self._random else self._batches.epoch
 
     @property
     def words(self) -> int:
-        """The number of random words per sample: one for each example of a batch."""
-        return self.batch_size
+        """The number of random words per sample: one for each example of a batch, and one for dropout."""
+        return self.batch_size + self._random
 
     def to(self, dtype: torch.dtype) -> Supervised:
         """The same problem in another floating-point type."""
@@ -94,29 +128,40 @@ class Supervised:
     def restrict(self, agents: range) -> Supervised:
         """The problem of some of the agents, with only their examples and all test examples."""
         first = self.first + agents.start
-        if self.data.here:
-            data, parts = self.examples, self.parts[agents.start : agents.stop]
+        if self.data.here or len(agents) == self.agents:
+            data, parts, mean_size = self.examples, self.parts[agents.start : agents.stop], self._mean_size
         else:
             data, parts = self.data.load(range(first, first + len(agents)))
+            mean_size = math.nan  # until `join` has asked the processes of the other agents
         rows, sizes = torch.cat(parts), [len(part) for part in parts]
         own = replace(data, x=data.x[rows], y=data.y[rows])
-        return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first)
+        return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
+
+    def join(self, peers: Peers) -> Supervised:
+        """This part of the problem, told how many examples an agent has on average over all processes."""
+        if self.examples.columns is not None:
+            peers.agree({"columns, which features = [...] would choose by name": str(self.examples.columns)})
+        if self.weights == "agents":
+            return self
+        total, agents = peers.sum(torch.tensor([len(self._rows), self.agents], dtype=torch.float64)).tolist()
+        return replace(self, mean_size=total / agents)
 
     def describe(self) -> dict[str, Any]:
-        """The arguments, and the SHA-256 of a given network's parameters, or of the frozen ones that a function makes.
+        """The arguments, and the SHA-256 of a given network's parameters, or of the constants that a function makes.
 
         Those values determine the result, so a run with other values must have another description.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
         given = isinstance(self.model, nn.Module)
-        values = dict(self._module.named_parameters()) if given else self._frozen
+        own = {name: self._cast(values) for name, values in constants(self._module).items()}
+        values = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())} if given else own
         if values:
             name = repr(self.model) if given else self.model
-            plain["model"] = {"name": name, "parameters" if given else "frozen": _digest(values)}
+            plain["model"] = {"name": name, "parameters" if given else "frozen": digest(values)}
         return {"name": type(self).__name__, **plain}
 
     def module(self, x: Tensor | Solved, trial: int | None = None) -> nn.Module:
-        """A network whose trained parameters are x ``[d]``, in the type of x; frozen parameters keep their values.
+        """A network whose trained parameters are x ``[d]``, in the type of x; constants keep their values.
 
         x may also be the result of a run: then it is the solution of a trial, by default of the first.
         """
@@ -126,22 +171,22 @@ class Supervised:
             raise ValueError("trial is for the result of a run; a vector has none")
         if x.shape != (self.dim,):
             raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
-        module = copy.deepcopy(self._module).to(x.dtype)
-        parameters = dict(module.named_parameters())
+        module = convert(self._module, x.dtype)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         with torch.no_grad():
-            for name, values in self._parameters(x.unsqueeze(0)).items():
-                parameters[name].copy_(values[0])
+            for parameter, values in zip(trained, torch.split(x, [each.numel() for each in trained]), strict=True):
+                parameter.copy_(values.view_as(parameter))
         return module
 
     @property
     def examples(self) -> Dataset:
         """The data set with the examples of all these agents."""
-        return self._loaded[0]
+        return self._tried[0]
 
     @property
     def parts(self) -> list[Tensor]:
         """The row numbers of each agent's examples."""
-        return self._loaded[1]
+        return self._tried[1]
 
     def start(self, seed: int, trials: int) -> Tensor:
         """PyTorch's initialisation, named by seed, trial and, for "each", agent."""
@@ -155,36 +200,35 @@ class Supervised:
         )
 
     def sample(self, words: Tensor) -> Tensor:
-        """Row numbers ``[..., trials, n, batch_size]`` of the agents' examples, each batch without repetition.
+        """Row numbers ``[..., trials, n, batch_size]`` of the agents' examples, as `SiteBatches` draws them.
 
-        Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
-        drawn already is replaced by the one that was added.
+        With dropout, the last column is the word that names its masks.
         """
-        sizes = torch.tensor([len(part) for part in self.parts]).unsqueeze(-1)
-        newcomers = sizes - self.batch_size + torch.arange(self.batch_size)  # [n, batch_size]
-        drawn = (samples.uniforms(words) * (newcomers + 1)).to(torch.int64)
-        for j in range(1, self.batch_size):
-            again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
-            drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
-        first = sizes.cumsum(0) - sizes
-        return self._rows[first + drawn]
+        words, names = torch.split(words, [self.batch_size, int(self._random)], dim=-1)
+        drawn = self._rows[self._batches.draw(words)]
+        return torch.cat([drawn, names], dim=-1) if self._random else drawn
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
         rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
-        batch = each.shape[-1]
-        groups = zip(*(torch.split(stack, self._chunk(batch)) for stack in (rows, each)), strict=True)
-        grads = [self._losses_and_grad(some, self._x[own], self._y[own], batch)[1] for some, own in groups]
+        size = self._chunk(each.shape[-1])
+        weights = self._batches.weights
+        shares = each if weights is None else weights.repeat(len(rows) // self.agents, 1)
+        groups = zip(*(torch.split(stack, size) for stack in (rows, each, shares)), strict=True)
+        grads = [self._sample_grads(some, own, None if weights is None else share) for some, own, share in groups]
         return (torch.cat(grads) if len(grads) > 1 else grads[0]).view(x.shape)
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``."""
         if x.shape[-2] == 1:
-            weights = torch.cat([self._equal_weights(part) for part in self.parts]) / self.agents
+            each = (self._batches.full_weights(i) for i in range(self.agents))
+            weights = torch.cat([*each]) / self.agents
             loss, grad = self._weighted_loss(x[..., 0, :], self._rows, weights)
             return Evaluation(loss.unsqueeze(-1), grad.unsqueeze(-2))
-        each = [self._weighted_loss(x[..., i, :], part, self._equal_weights(part)) for i, part in enumerate(self.parts)]
-        return Evaluation(torch.stack([loss for loss, _ in each], -1), torch.stack([grad for _, grad in each], -2))
+        own = [
+            self._weighted_loss(x[..., i, :], part, self._batches.full_weights(i)) for i, part in enumerate(self.parts)
+        ]
+        return Evaluation(torch.stack([loss for loss, _ in own], -1), torch.stack([grad for _, grad in own], -2))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:
         """Loss on the test examples, if there are any, and for classes the share that is predicted correctly.
@@ -194,7 +238,10 @@ class Supervised:
         data = self.examples
         if data.test_x is None or data.test_y is None:
             return {}
-        outputs, targets = self.outputs(x, data.test_x), self._cast(data.test_y)
+        targets = self._cast(data.test_y)
+        if not self._evaluating.fit.tensor:
+            return {"test_loss": self._test_losses(x, self._cast(data.test_x), targets).mean(1)}
+        outputs = self.outputs(x, data.test_x)
         each = self.loss(outputs.flatten(0, 1), targets.repeat(len(x), *[1] * (targets.ndim - 1)))
         scores = {"test_loss": each.view(len(x), -1).mean(1)}
         if data.classes is not None and outputs.ndim == 3 and outputs.shape[-1] >= data.classes:
@@ -203,49 +250,34 @@ class Supervised:
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
-        inputs = self._cast(inputs)
-        with torch.no_grad():
-            chunks = [
-                self._forward(self._parameters(x), chunk.expand(len(x), *chunk.shape))
-                for chunk in torch.split(inputs, self._chunk(len(x)))
-            ]
-        return torch.cat(chunks, dim=1)
+        if not self._evaluating.fit.tensor:
+            name = type(self._module).__name__
+            raise ValueError(f"{name} does not return a tensor, so its outputs are not stacked; call problem.module(x)")
+        chunks = torch.split(self._cast(inputs), self._chunk(len(x)))
+        return torch.cat([self._evaluating.outputs(x, chunk.expand(len(x), *chunk.shape)) for chunk in chunks], dim=1)
+
+    def _test_losses(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        size = self._chunk(len(x))
+        pairs = zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
+        return torch.cat([self._evaluating.losses(x, *share(len(x), *pair)) for pair in pairs], dim=1)
+
+    def _sample_grads(self, x: Tensor, sample: Tensor, weights: Tensor | None) -> Tensor:
+        """The gradients of the rows x ``[rows, d]`` on their samples, whose examples have equal or these weights."""
+        own, seeds = (sample[:, :-1], sample[:, -1]) if self._random else (sample, None)
+        return self._training.losses_and_grads(
+            x, self._x[own], self._y[own], self.batch_size if weights is None else weights, seeds
+        )[1]
 
     def _weighted_loss(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
         loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
         size = self._chunk(len(x))
         for chunk, weight in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
-            inputs, targets = self._x[chunk], self._y[chunk]
-            shared = inputs.expand(len(x), *inputs.shape), targets.expand(len(x), *targets.shape)
-            some, part = self._losses_and_grad(x, *shared, weight)
+            shared = share(len(x), self._x[chunk], self._y[chunk])
+            some, part = self._evaluating.losses_and_grads(x, *shared, weight)
             loss += some
             grad += part
         return loss, grad
-
-    def _losses_and_grad(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int
-    ) -> tuple[Tensor, Tensor]:
-        """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
-
-        Parameters are separate leaves over views of the rows, so that no gradient passes through slices of x.
-        """
-        with torch.enable_grad():
-            leaves = {name: view.detach().requires_grad_() for name, view in self._parameters(x).items()}
-            outputs = self._forward(leaves, inputs)
-            each = self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
-            losses = each.sum(1) / weight if isinstance(weight, int) else each @ weight
-            grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        return losses.detach(), torch.cat([part.flatten(1) for part in grads], dim=1)
-
-    def _parameters(self, x: Tensor) -> dict[str, Tensor]:
-        """Views of the rows x ``[rows, d]`` as parameters ``[rows, *shape]``."""
-        parts = torch.split(x, [shape.numel() for shape in self._shapes.values()], dim=1)
-        shaped = zip(self._shapes.items(), parts, strict=True)
-        return {name: part.view(-1, *shape) for (name, shape), part in shaped}
-
-    def _equal_weights(self, part: Tensor) -> Tensor:
-        return torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
     def _chunk(self, others: int) -> int:
         """How many examples fit into a chunk for each of ``others`` networks, or the other way round."""
@@ -272,43 +304,74 @@ class Supervised:
         return trained_shapes(self._module)
 
     @cached_property
-    def _frozen(self) -> dict[str, Tensor]:
-        """The values of the parameters that are not trained."""
-        frozen = {name: values for name, values in self._module.named_parameters() if not values.requires_grad}
-        if frozen and not isinstance(self.model, nn.Module):
-            again = dict(make_module(self.model, 0).named_parameters())
-            if other := [name for name, values in frozen.items() if not torch.equal(values, again[name])]:
-                raise ValueError(
-                    f"the function that makes the network gives its frozen parameter {other[0]} other values at every "
-                    "call; give the network itself, or draw them by torch's generator"
-                )
-        return {name: self._cast(values.detach()).clone() for name, values in frozen.items()}
+    def _training(self) -> Copies:
+        """The copies whose gradients are taken."""
+        copies, why = self._copies(convert(self._module, self.dtype), self.path)
+        if why and copies.path == "loop" and self.path is None:
+            name = type(self._module).__name__
+            caller_warnings.warn(
+                f"{name} cannot be stacked ({why}), so its copies are computed one after another: a step takes time in "
+                'proportion to trials × agents. Give path="loop" if that is fine',
+                LoopWarning,
+            )
+        return copies
 
     @cached_property
-    def _forward(self) -> Forward:
-        return stacked_forward(self._module, self._frozen)
+    def _evaluating(self) -> Copies:
+        """The copies that are measured."""
+        try:
+            return self._copies(convert(self._module, self.dtype).eval())[0]
+        except ValueError as error:
+            raise ValueError(f"{error} (in evaluation mode, after eval())") from None
+
+    def _copies(self, module: nn.Module, path: Path | None = None) -> tuple[Copies, str]:
+        x, y = self._two
+        return choose(module, self.loss, try_two(module, self.loss, x, y), x, y, path)
+
+    @property
+    def _random(self) -> bool:
+        return self._training.fit.random
 
     @cached_property
-    def _loaded(self) -> tuple[Dataset, list[Tensor], int]:
-        """The data, the agents' rows, and the number of values of one example at the widest layer of the network."""
+    def _two(self) -> tuple[Tensor, Tensor]:
+        data, parts = self._loaded
+        x, y = two_examples(data, torch.cat(parts))
+        return self._cast(x), self._cast(y)
+
+    @cached_property
+    def _tried(self) -> tuple[Dataset, list[Tensor]]:
+        """The data and the agents' rows, once it is known that network, loss and data fit together."""
+        _ = self._training, self._evaluating
+        return self._loaded
+
+    @cached_property
+    def _loaded(self) -> tuple[Dataset, list[Tensor]]:
+        """The data, and the agents' rows."""
         data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
-        sizes = [len(part) for part in parts]
-        fewest = min(sizes)
-        if not 1 <= self.batch_size <= fewest:
-            agent = self.first + sizes.index(fewest)
-            wanted = f"a whole number from 1 to {fewest}, the number of examples of agent {agent}, which has the fewest"
-            raise invalid("batch_size", wanted, self.batch_size)
-        x, y = _two_examples(data, torch.cat(parts))
-        return data, parts, try_two(self._module, self.loss, self._cast(x), self._cast(y))
+        check_filled_batches(self._module, [len(part) for part in parts], self.batch_size, self.first)
+        return data, parts
 
     @property
     def _width(self) -> int:
-        return self._loaded[2]
+        return self._training.fit.width
 
     @cached_property
     def _rows(self) -> Tensor:
         """The row numbers of all agents' examples, agent after agent."""
         return torch.cat(self.parts)
+
+    @property
+    def _mean_size(self) -> float:
+        """The mean number of examples of an agent of the whole network; NaN if it is not known."""
+        if self.mean_size is not None:
+            return self.mean_size
+        return math.nan if self.first else len(self._rows) / self.agents
+
+    @cached_property
+    def _batches(self) -> SiteBatches:
+        sizes = torch.tensor([len(part) for part in self.parts])
+        mean_size = self._mean_size if self.weights == "examples" else None
+        return SiteBatches(sizes, self.batch_size, mean_size, self.dtype)
 
     @cached_property
     def _x(self) -> Tensor:
@@ -329,21 +392,6 @@ def _solution(result: Solved, trial: int) -> Tensor:
     return x
 
 
-def _two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Two of the examples with the most different targets; the largest label may be that of a test example."""
-    level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
-    pair = rows[[int(level.argmax()), int(level.argmin())]]
-    if pair[0] == pair[1]:
-        pair = rows[[0, -1]]
-    y = data.y[pair]
-    if data.classes is not None and data.test_y is not None:
-        y[0] = torch.maximum(y[0], data.test_y.max())
-    return data.x[pair], y
-
-
-def _digest(parameters: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, values in parameters.items():
-        digest.update(f"{name} {values.dtype} {list(values.shape)}".encode())
-        digest.update(values.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def _default_dtype(data: Examples) -> torch.dtype:
+    double = isinstance(data, Dataset) and torch.float64 in (data.x.dtype, data.y.dtype)
+    return torch.float64 if double else torch.get_default_dtype()

@@ -106,12 +106,15 @@ class Setup:
         facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
 
-    def check_memory(self, agents: range | None = None, what: str | None = None) -> None:
-        """Refuse a run that does not fit into memory where these agents (default: all) live, before allocating any."""
+    def check_memory(self, agents: range | None = None, what: str | None = None, own: Problem | None = None) -> None:
+        """Refuse a run that does not fit into memory where these agents (default: all) live, before allocating any.
+
+        ``own`` is the problem of these agents: another process cannot read the files of all.
+        """
         assert self.observe_every is not None
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
-        needed = footprint(self.algorithm, self.problem, self.network, self.mixing, self.trials, agents)
+        needed = footprint(self.algorithm, own or self.problem, self.network, self.mixing, self.trials, agents)
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
         memory_budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
 
@@ -163,8 +166,8 @@ class Setup:
         transport = transport or Alone()
         here = blocks(self.network.n, transport.size)[transport.rank]
         try:
-            self.check_memory(here)
             own = self.problem.restrict(here)
+            self.check_memory(here, own=own)
         except (ValueError, OSError) as error:
             transport.fail(str(error))  # otherwise the others would miss this process and not know why
             raise

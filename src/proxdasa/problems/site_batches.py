@@ -1,0 +1,90 @@
+"""Batches of agents with unequal numbers of examples, and how much each example counts.
+
+One rule for all: a batch is min(batch_size, N_i) different examples of agent i, any as likely as any other. An agent
+with fewer examples than a batch therefore takes all of them, and its sample gradient is its full gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from proxdasa import samples
+
+
+@dataclass(frozen=True, eq=False)
+class SiteBatches:
+    """The batches of agents that have ``sizes`` = N_i ``[n]`` examples.
+
+    ``mean_size`` is the mean of the N_i of the whole network if examples count alike, None if agents do.
+    """
+
+    sizes: Tensor
+    batch_size: int
+    mean_size: float | None
+    dtype: torch.dtype
+    weights: Tensor | None = field(init=False)
+    """The weights ``[n, batch_size]`` of what `draw` gives in the sample gradients; None if all are equal."""
+
+    def __post_init__(self) -> None:
+        if self.mean_size is not None and math.isnan(self.mean_size):
+            raise ValueError(
+                'weights = "examples" needs the number of examples of all agents, and this part of the problem does '
+                "not know those of the others; a run with processes asks them, else give their mean as mean_size"
+            )
+        object.__setattr__(self, "weights", self._weights())  # once: a compiled step cannot look at sizes
+
+    @property
+    def epoch(self) -> float:
+        """The mean number of batches in the examples of an agent, which is at least one."""
+        return int(self.sizes.clamp(min=self.batch_size).sum()) / (len(self.sizes) * self.batch_size)
+
+    def draw(self, words: Tensor) -> Tensor:
+        """The places, among the examples of all agents, that words ``[..., n, batch_size]`` draw, in the same shape.
+
+        A batch of fewer examples is all N_i of them in turn, until the row is full; `weights` gives no weight to those
+        that come again. So a batch has the same shape whichever agents are computed together, as has a dropout mask.
+
+        Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
+        drawn already is replaced by the one that was added.
+        """
+        sizes, turn = self.sizes.unsqueeze(-1), torch.arange(self.batch_size)
+        newcomers = sizes - self.batch_size + turn  # [n, batch_size]
+        drawn = (samples.uniforms(words) * (newcomers + 1)).to(torch.int64)
+        for j in range(1, self.batch_size):
+            again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
+            drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
+        short = sizes < self.batch_size
+        if bool(short.any()):
+            drawn = torch.where(short, turn % sizes, drawn)
+        return sizes.cumsum(0) - sizes + drawn
+
+    def _weights(self) -> Tensor | None:
+        if self.mean_size is None and int(self.sizes.min()) >= self.batch_size:
+            return None
+        taken = self.sizes.clamp(max=self.batch_size).unsqueeze(-1)
+        weights = (torch.arange(self.batch_size) < taken) / taken.to(torch.float64)
+        if self.mean_size is not None:
+            weights *= self.sizes.to(torch.float64).unsqueeze(-1) / self.mean_size
+        return weights.to(self.dtype)
+
+    def full_weights(self, agent: int) -> Tensor:
+        """The weights ``[N_i]`` of an agent's examples in F_i."""
+        size = int(self.sizes[agent])
+        return torch.full((size,), 1 / (size if self.mean_size is None else self.mean_size), dtype=self.dtype)
+
+
+def check_filled_batches(module: nn.Module, sizes: list[int], batch_size: int, first: int) -> None:
+    """Refuse batches of unequal sizes for layers that normalise over a batch: they would see examples that come again.
+
+    ``first`` is the number of the first agent.
+    """
+    layers = (name for name, layer in module.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
+    if (fewest := min(sizes)) < batch_size and (name := next(layers, None)) is not None:
+        raise ValueError(
+            f"batch_size must be at most {fewest}, the number of examples of agent {first + sizes.index(fewest)}, "
+            f"because the layer {name!r} normalises over a batch; got {batch_size}"
+        )
