@@ -14,6 +14,7 @@ LONG = (
     "doctor", "docs", "site", "browser", "compiled", "convergence", "experiments", "comparison", "tuning", "testing",
     "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",
     "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "reference",
+    "estimators", "halving",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

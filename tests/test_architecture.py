@@ -40,13 +40,18 @@ MAY_IMPORT = {
     },
     # Plans are shown in tables and files as runs are; of runs, reports read the records only (see below).
     "reports": {"disk", "networks", "plans", "runs"},
+    # Plans estimate L, the scale of a quick search.
     "tuning": {
-        "checks", "contracts", "memory_budget", "metrics", "networks", "problems", "regularizers", "reports", "runs",
-        "schedules",
+        "checks", "contracts", "memory_budget", "metrics", "networks", "plans", "problems", "regularizers", "reports",
+        "runs", "schedules",
     },
     "plans": {
         "algorithms", "checks", "contracts", "descriptions", "engines", "memory_budget", "mixing", "networks", "runs",
         "schedules",
+    },
+    "estimators": {
+        "algorithms", "caller_warnings", "checks", "contracts", "metrics", "mixing", "networks", "problems",
+        "regularizers", "runs", "schedules", "tuning",
     },
     "testing": {
         "checks", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs", "schedules",

@@ -1,6 +1,7 @@
 """Warnings point at the line that made the call which they are about."""
 
 import re
+import runpy
 from pathlib import Path
 from unittest import mock
 
@@ -103,3 +104,11 @@ def test_a_caller_without_a_name_is_warned_too():
     code = "caller_warnings.warn('look here')"
     with pytest.warns(UserWarning, match="look here"):
         exec(compile(code, "nowhere", "exec"), {"caller_warnings": caller_warnings})
+
+
+def test_a_module_that_runs_as_python_m_is_warned_like_any_other(tmp_path, monkeypatch):
+    """Its loader knows the source of package.module, and fails for __main__."""
+    (tmp_path / "mine.py").write_text("from proxdasa import caller_warnings\ncaller_warnings.warn('look')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match="look"):
+        runpy.run_module("mine", run_name="__main__", alter_sys=True)

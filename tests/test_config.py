@@ -276,7 +276,7 @@ def test_reading_measures_nothing(monkeypatch):
 
 # What files get wrong: the change, and what the line has to say besides the file.
 
-TOP = "accepted: algorithm, compile, dtype, exact, iterations, metrics, mixing, network, observe_every, problem, "
+TOP = "accepted: algorithm, compile, dtype, exact, iterations, metrics, mixing, network, note, observe_every, problem, "
 NUMBER = "a number, or a list with one number per trial"
 QUADRATIC = {"name": "Quadratic", "A": [[[1.0]]] * 4, "b": [[1.0]] * 4}
 

@@ -22,7 +22,18 @@ LISTED = {
     for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
 }
 """The public names, each with its page."""
-ROOMS = ("algorithms", "data", "mixing", "networks", "optim", "problems", "regularizers", "tensorboard", "testing")
+ROOMS = (
+    "algorithms",
+    "data",
+    "estimators",
+    "mixing",
+    "networks",
+    "optim",
+    "problems",
+    "regularizers",
+    "tensorboard",
+    "testing",
+)
 """Modules whose every class and function in `__all__` is public."""
 DOWNLOADED = {
     "proxdasa.data.a9a": "a9a",

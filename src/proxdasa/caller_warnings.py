@@ -26,5 +26,4 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         frame.f_lineno,
         module=names.get("__name__", "<unknown>"),  # None would drop the warning without a word
         registry=names.setdefault("__warningregistry__", {}),
-        module_globals=names,
-    )
+    )  # without module_globals: the loader of a module that runs as python -m refuses to find __main__'s source

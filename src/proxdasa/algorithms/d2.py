@@ -31,7 +31,9 @@ class D2:
         False
     """
 
-    facts: ClassVar[Facts] = Facts("D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3)
+    facts: ClassVar[Facts] = Facts(
+        "D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3, step="gamma"
+    )
 
     gamma: Number
 

@@ -105,7 +105,7 @@ class DeepStormV2(_Sampled):
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2)
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2, step="alpha")
 
     def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
         return agents.grad(x_new, k) + (1 - β) * (d - agents.grad(x, k))
@@ -129,7 +129,7 @@ class DeepStormV1(_Sampled):
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3)
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3, step="alpha")
 
     def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
         change = agents.grad(x_new, k) - agents.grad(x, k)
@@ -156,7 +156,7 @@ class DeepStormV1SVRG:
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v1-SVRG", vectors=2, gradients=4)
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v1-SVRG", vectors=2, gradients=4, step="alpha")
 
     alpha: Alpha
     beta: Number

@@ -34,7 +34,7 @@ class DProxSGT:
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1)
+    facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1, step="gamma")
 
     gamma: Number
 

@@ -30,7 +30,7 @@ class DPSGD:
         True
     """
 
-    facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1)
+    facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1, step="gamma")
 
     gamma: Number
 

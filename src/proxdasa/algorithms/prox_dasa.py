@@ -34,7 +34,7 @@ class ProxDASA:
         ['x', 'z']
     """
 
-    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"))
+    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"), step="gamma")
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -37,7 +37,9 @@ class ProxDASAGT:
                 [2., 1.]])
     """
 
-    facts: ClassVar[Facts] = Facts("Prox-DASA-GT", vectors=3, gradients=1, averaging=Averaging("z", "alpha"))
+    facts: ClassVar[Facts] = Facts(
+        "Prox-DASA-GT", vectors=3, gradients=1, averaging=Averaging("z", "alpha"), step="gamma"
+    )
 
     gamma: Number
     alpha: Alpha = HORIZON

@@ -63,7 +63,7 @@ class ProxGTSA:
         804
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1)
+    facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number
@@ -107,7 +107,7 @@ class ProxGTSRO:
         310
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2)
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number
@@ -161,7 +161,7 @@ class ProxGTSRE:
         11
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2)
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
     gamma: Number

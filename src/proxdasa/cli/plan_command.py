@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from proxdasa import configs, plans, reports
+from proxdasa.cli.auto_gamma import ANY
 from proxdasa.cli.display import input_errors, output_option, say, show_table, show_written
 from proxdasa.configs import network_expressions
 from proxdasa.configs.objects import ROOMS
@@ -54,11 +55,17 @@ def plan(
 ) -> None:
     """Predict rounds, step sizes, transient time and messages for a graph, by the paper's rules.
 
+    Rounds, contraction and messages are exact. The limits on α, the γ = 1/L and the times K_0 and K_T are guarantees of
+    the theory, not advice: much larger steps usually work better, and [b]proxdasa tune FILE --quick[/] finds them.
+
     For example [b]proxdasa plan ring -n 16 -K 10000 -d 8066[/], or [b]proxdasa plan --compare ring,torus -n 16[/].
     """
     with input_errors():
-        setup = configs.read(Path(graph), try_step=False) if graph and graph.endswith(RUNS) else None
+        file = Path(graph) if graph and graph.endswith(RUNS) else None
+        setup = configs.read(file, try_step=False, auto=ANY) if file else None
+        unknown = file is not None and configs.asks_auto(configs.load(file))
         settings: dict[str, Any] = plans.settings(setup) if setup else {}
+        settings |= {"gamma": None} if unknown else {}
         given = {"method": _method(method), "K": iterations, "d": dim, "gamma": gamma, **_lipschitz(lipschitz, setup)}
         settings |= {name: value for name, value in given.items() if value is not None}
         networks = [setup.network if setup else network_expressions.graph(graph, agents)] if graph else []
@@ -69,7 +76,7 @@ def plan(
         if not networks:
             raise ValueError("give a graph, for example proxdasa plan ring --agents 16; see proxdasa plan --help")
         planned = _compare(networks, settings) if compare else _show(networks[0], settings)
-        if setup and (broken := plans.departure(setup)):
+        if setup and not unknown and (broken := plans.departure(setup)):
             say(f"note: {broken}")
         if output is not None:
             show_written(reports.plan_tables.write_plans(output, planned))

@@ -179,7 +179,7 @@ def _show_bar(series: Sequence[str], bars: Progress, name: str, setup: Setup) ->
         bars.update(task, measures=measures)
         if not err.is_terminal and (k == iterations or time.monotonic() > printed + SILENCE):
             printed = time.monotonic()
-            left = "" if k == iterations or pace.left is None else f", {timedelta(seconds=round(pace.left))} left"
-            say(f"{place}{name}: {k} of {iterations} iterations, {measures}{left}", err)
+            left = "" if k == iterations or pace.left is None else f"{timedelta(seconds=round(pace.left))} left"
+            say(", ".join(filter(None, (f"{place}{name}: {k} of {iterations} iterations", measures, left))), err)
 
     return update

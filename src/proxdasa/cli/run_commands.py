@@ -17,6 +17,7 @@ import typer
 
 from proxdasa import configs, engines, plans
 from proxdasa.cli import progress_display
+from proxdasa.cli.auto_gamma import settle
 from proxdasa.cli.display import err, input_errors, output_option, say, show_final
 from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.process_advice import ProcessAdvice
@@ -103,13 +104,15 @@ def run(
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
+    If the file has [b]gamma = "auto"[/], a quick search finds a value first; the results hold the number.
     With --processes the agents live in several processes of this machine. On clusters, start the same command with
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
+    make_room = partial(_make_room, output, overwrite)
+    file = settle(file, output, make_room)
     arguments = ["run", str(file), "--output", str(output)]
     arguments += ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
     arguments += ["--exact"] * exact + ["--overwrite"] * overwrite
-    make_room = partial(_make_room, output, overwrite)
     _start(options, arguments, partial(_read, file, exact), output, checkpoint_every, make_room)
 
 

@@ -11,12 +11,17 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from proxdasa import configs, reports, tuning
+from proxdasa.cli.auto_gamma import ANY, search
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
-from proxdasa.cli.outcomes import run_all
+from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
 from proxdasa.descriptions import describe
 from proxdasa.exit_codes import Code
+from proxdasa.runs import records
+from proxdasa.runs.setup import Setup
 
+RANKING = "ranking.csv"
+"""A file that every search writes."""
 SHOWN = 20
 """The most settings to show in the terminal."""
 T = TypeVar("T")
@@ -36,6 +41,13 @@ def tune(
         list[str] | None,
         typer.Option(metavar="NAME=LOW..HIGH", help="Instead of a grid: draw a parameter from a range, log-uniformly."),
     ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="No range: search the step sizes over decades, by successive halving, at the cost of about two runs.",
+        ),
+    ] = False,
     samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many settings --random draws.")] = 20,
     measure: Annotated[
         str,
@@ -61,33 +73,59 @@ def tune(
     measure without Ψ, such as [b]--measure test_loss[/]. Settings that diverge are marked, the others go on.
     After Ctrl-C the same command resumes the run. A finished run is ranked again, by another measure if you like.
 
+    [b]--quick[/] needs no range; it finds good step sizes at the cost of about two runs.
+
     For example [b]proxdasa tune run.toml -o tuned --grid gamma=0.01,0.03,0.1 --grid alpha=0.3,1,3[/].
     """
     with input_errors():
         asked = {"trials": trials, "iterations": iterations, "seed": seed}
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-        base = dataclasses.replace(configs.read(file), **changes)
+        base = dataclasses.replace(configs.read(file, auto=ANY), **changes)
         values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
-        if bool(values) == bool(ranges):
-            raise ValueError("give either --grid, such as gamma=0.01,0.03,0.1, or --random, such as gamma=0.001..1")
-        search = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
-        setup = search.setup
-        search.check(measure)
-    note(search.size)
+        if [bool(values), bool(ranges), quick].count(True) != 1:
+            raise ValueError(
+                "give either --grid, such as gamma=0.01,0.03,0.1, or --random, such as gamma=0.001..1, or --quick"
+            )
+        if quick:
+            _tune_quickly(file, base, measure, output, overwrite)
+            return
+        if configs.asks_auto(configs.load(file)) and "gamma" not in (values or ranges):
+            raise ValueError(f'{file} has gamma = "auto": search over gamma too, or use --quick')
+        stack = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
+        setup = stack.setup
+        stack.check(measure)
+    note(stack.size)
     with tuning.expect_divergence():
         result = run_all({tuning.SWEEP: setup}, output, overwrite)[tuning.SWEEP]
     with input_errors():
-        tuned = search.rank(result, measure)
-        _show(tuned)
-        show_written(tuned.write(output))
-        outcomes = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]
-        print_event("ranking", tuning.SWEEP, {"measure": measure, "output": str(output), "settings": outcomes})
+        tuned = stack.rank(result, measure)
+        title = f"{tuned.measure} after {result.iterations} iterations"
+        _show(file, base, tuned, title, output)
+
+
+def _tune_quickly(file: Path, base: Setup, measure: str, output: Path, overwrite: bool) -> None:
+    """Search by successive halving, which keeps no run: after an interruption it begins anew."""
+    with outcomes(output), records.claim(output):
+        if not overwrite and any((output / name).exists() for name in (RANKING, tuning.SWEEP)):
+            raise FileExistsError(f"{output} holds a search already; choose another --output or add --overwrite")
+        settings = tuning.default_settings(base)
+        note(tuning.Search(base, settings).size)
+        found = search(base, settings, output, measure)
+        _show(file, base, found, f"{measure} of a quick search", output)
+
+
+def _show(file: Path, base: Setup, tuned: tuning.Tuning | tuning.Halving, title: str, output: Path) -> None:
+    """Show the best settings, write the ranking, and say what to write into the file."""
+    _show_ranking(base, tuned, title)
+    show_written(tuned.write(output))
+    tried = [{**dataclasses.asdict(outcome), "mean": outcome.mean} for outcome in tuned.ranking]
+    print_event("ranking", tuning.SWEEP, {"measure": tuned.measure, "output": str(output), "settings": tried})
     if tuned.ranking[0].fault:
         say(f"no setting is left: every one {tuned.ranking[0].fault}; smaller step sizes may help", err)
         raise typer.Exit(Code.DIVERGED)
     tables = [toml("algorithm", tuned.algorithm)]
-    if any(name.startswith("regularizer.") for name in tuned.best):
+    if isinstance(tuned, tuning.Tuning) and any(name.startswith("regularizer.") for name in tuned.best):
         tables.append(toml("regularizer", tuned.regularizer))
     say("\n\n".join([f"the best setting, for {file}:", *tables]))
 
@@ -114,15 +152,14 @@ def _range(text: str) -> tuple[float, float]:
         raise ValueError(f"--random takes a range, such as gamma=0.001..1; got {text!r}{hint}") from None
 
 
-def _show(tuned: tuning.Tuning) -> None:
+def _show_ranking(base: Setup, tuned: tuning.Tuning | tuning.Halving, title: str) -> None:
     """Show the best settings."""
     sheet = reports.tuning_results.ranking(tuned.ranking, tuned.measure, tuned.notes)
-    setup, iterations = tuned.search.base, tuned.result.iterations
-    trials = f"{setup.trials} trial{'s' * (setup.trials > 1)}"
+    trials = f"{base.trials} trial{'s' * (base.trials > 1)}"
     notes = [f"note: {note}" for note in sheet.notes]
     if len(sheet.rows) > SHOWN:
         notes.insert(0, f"and {len(sheet.rows) - SHOWN} more in ranking.csv")
-    title = f"{setup.algorithm.facts.title}: {tuned.measure} after {iterations} iterations, {trials} of each setting"
+    title = f"{base.algorithm.facts.title}: {title}, {trials} of each setting"
     show_table(title, reports.Sheet(sheet.columns, sheet.texts(brief=True)[:SHOWN], notes))
 
 

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from proxdasa import memory_budget, networks
+from proxdasa.configs.automatic import STEP, asks_auto, fill, refuse_auto
 from proxdasa.configs.objects import ConfigError, make
 from proxdasa.runs.setup import Setup
 
@@ -39,11 +40,23 @@ WRITTEN_BY_SAVE = ("facts", "ending")
 """Keys of a saved config.json that describe the run rather than set it."""
 
 
-def read(path: Path, try_step: bool = True) -> Setup:
+def read(path: Path, try_step: bool = True, auto: float | None = None) -> Setup:
     """The run that a TOML file (or the config.json of saved results) describes.
 
-    Runs one trial step unless ``try_step=False``: the step needs every agent's data.
+    Runs one trial step unless ``try_step=False``: the step needs every agent's data. ``auto`` takes the place of
+    gamma = "auto", which is refused without it.
     """
+    settings = load(path)
+    try:
+        if auto is not None and asks_auto(settings):
+            settings = fill(settings, {STEP: auto})
+        return build(settings, try_step)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The table of settings in a TOML file or in the config.json of saved results."""
     form = "JSON" if path.suffix == ".json" else "TOML"
     try:
         with path.open("rb") as stream:
@@ -55,14 +68,12 @@ def read(path: Path, try_step: bool = True) -> Setup:
         raise ConfigError(f"{path}: not a valid {form} file: {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: not a table of settings; give a TOML file, or the config.json of saved results")
-    try:
-        return build({key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}, try_step)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    return {key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}
 
 
 def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     """The run that a table of settings describes, after one trial step unless ``try_step=False``."""
+    refuse_auto(settings)
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     network, problem = settings.get("network"), settings.get("problem")
     if isinstance(network, str):

@@ -63,6 +63,9 @@ class Facts(NamedTuple):
     """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
     averaging: Averaging | None = None
     """Which of its variables averages gradients, if one does."""
+    step: str | None = None
+    """The parameter that is the step along the gradient (times α_k if gradients are averaged), in units of 1/L: where a
+    quick search begins. None if it is not that simple."""
 
 
 @runtime_checkable

@@ -85,11 +85,11 @@ def _load_intact(folder: Path) -> Result | None:
 
 
 def _settings(config: Mapping[str, Any]) -> Any:
-    """The settings in a configuration, as read from a file, without facts such as the version of torch.
+    """The settings in a configuration, as read from a file, without a note or facts such as the version of torch.
 
     Settings with default values are left out, so that results from before a setting existed still match.
     """
-    plain = json.loads(json.dumps({key: value for key, value in config.items() if key != "facts"}))
+    plain = json.loads(json.dumps({key: value for key, value in config.items() if key not in ("facts", "note")}))
     defaults = {entry.name: describe(entry.default) for entry in dataclasses.fields(Setup)}
     return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}
 

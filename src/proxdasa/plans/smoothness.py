@@ -9,13 +9,13 @@ from proxdasa.contracts import Problem
 
 STEP = 1e-4
 """How far apart the two points of a difference are, relative to the norm of x or 1."""
-
-
+STEPS = 20
+"""Steps of the power iteration."""
 ROWS = 8
 """Vectors per agent that are in memory at the same time."""
 
 
-def estimate_lipschitz(problem: Problem, steps: int = 20, seed: int = 0) -> float:
+def estimate_lipschitz(problem: Problem, steps: int = STEPS, seed: int = 0) -> float:
     """A lower bound on L = max_i L_i, where ‖∇F_i(x) − ∇F_i(y)‖ ≤ L_i ‖x − y‖ (Assumption 2).
 
         v ← ∇F_i(x + h v) − ∇F_i(x),  normalised;   L_i ≥ ‖∇F_i(x + h v) − ∇F_i(x)‖ / h for ‖v‖ = 1

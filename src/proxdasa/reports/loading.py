@@ -156,7 +156,7 @@ def _ending(part: _Part) -> str | None:
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """For each run the settings that differ between the runs, without the method."""
-    flat = [flatten({k: v for k, v in config.items() if k not in ("facts", "ending")}) for config in configs]
+    flat = [flatten({k: v for k, v in config.items() if k not in ("facts", "ending", "note")}) for config in configs]
     for settings, config in zip(flat, configs, strict=True):
         settings.pop("algorithm.name", None)
         settings.pop("problem.agents", None)

@@ -20,6 +20,13 @@ from proxdasa.reports.table_files import UNKNOWN, Cell, Sheet, write_text
 RATES = ("predicted", "measured")
 """Columns of numbers between 0 and 1, some of them very close to 1."""
 
+GUARANTEES = (
+    "α at most, K_0, K_T and γ = 1/L are guarantees of the theory, not advice:",
+    "  with them the proofs hold, but steps that are larger by orders of magnitude",
+    "  usually converge, and sooner; proxdasa tune FILE --quick finds such steps",
+)
+"""What the step sizes of a plan are, and are not."""
+
 
 class Planned(NamedTuple):
     """A network, the name of its weights if there are several to choose from, and its plan."""
@@ -96,6 +103,7 @@ def _theory_notes(plan: Plan) -> list[str]:
         "K_0 = n/α²: the number of iterations from which √(n/K) is small enough",
         "K_T = max{K_0, n³ϱ(m)}, the transient time (Corollary), an order of magnitude:",
         "  the paper leaves its constants open, or they are far from tight",
+        *GUARANTEES,
     ]
 
 

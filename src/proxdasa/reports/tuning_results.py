@@ -43,6 +43,10 @@ class Tried(Protocol):
     def fault(self) -> str:
         """Why the setting cannot be ranked; empty if it can."""
 
+    @property
+    def after(self) -> int | None:
+        """The iterations after which the setting was measured, if that is not the same for all."""
+
 
 def ranking(tried: Sequence[Tried], measure: str, notes: Sequence[str] = ()) -> Sheet:
     """A row per setting, best first; those that cannot be ranked come last and say why."""
@@ -52,6 +56,9 @@ def ranking(tried: Sequence[Tried], measure: str, notes: Sequence[str] = ()) -> 
         [math.nan if one.fault else place, *(one.parameters[name] for name in names), _end(one, measure)]
         for place, one in enumerate(tried, start=1)
     ]
+    if any(one.after is not None for one in tried):
+        columns["after"] = "after"
+        rows = [[*row, one.after or 0] for row, one in zip(rows, tried, strict=True)]
     if any(one.fault for one in tried):
         columns["fault"] = "fault"
         rows = [[*row, one.fault] for row, one in zip(rows, tried, strict=True)]

@@ -61,6 +61,7 @@ class Setup:
     compile: bool = False
     exact: bool = False
     stop: Stationary | None = None
+    note: str | None = None
 
     def __post_init__(self) -> None:
         check_kinds(self)
@@ -262,6 +263,7 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.
+        note: a remark that is kept in the configuration of the results; it changes nothing else.
         progress: called from time to time with the iterations made, K, and the latest rows.
         checkpoints: a folder for checkpoints. If it holds some of this run, the run continues from the last. Your own
             schedules are compared by their values, other functions and objects by what the run computes first.

@@ -31,6 +31,7 @@ def check_kinds(settings: Any) -> None:
         "mixing": (lambda given: callable(getattr(given, "rounds_for", None)), "a mixing, such as Gossip(1)"),
         "metrics": (lambda given: all(isinstance(each, Metric) for each in given), "a list of proxdasa.metrics"),
         "stop": (lambda given: given is None or isinstance(given, Stationary), "a rule, such as Stationary(1e-4)"),
+        "note": (lambda given: given is None or isinstance(given, str), "a text"),
         "dtype": (lambda given: given in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
     }
     for name, (fits, expected) in kinds.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from proxdasa import metrics
 from proxdasa.runs.results import Result
@@ -38,6 +39,8 @@ class Outcome:
     """The measure at the end of each trial that reached the end."""
     fault: str = ""
     """Why it cannot be ranked, such as "diverged"; empty if it can."""
+    after: int | None = None
+    """In a quick search, the iterations after which it was measured and, unless it is the best, left behind."""
 
     @property
     def mean(self) -> float:
@@ -59,6 +62,39 @@ def rank(result: Result, settings: Sequence[Setting], measure: str, largest: boo
         values = tuple(ends[trial] for trial in trials if trial in ends)
         outcomes.append(Outcome(setting, values, _fault(values, repetitions, measure)))
     return sorted(outcomes, key=lambda o: (bool(o.fault), 0.0 if o.fault else -o.mean if largest else o.mean))
+
+
+def best_of(ranking: Sequence[Outcome], title: str, measure: str) -> Setting:
+    """The first setting of a ranking, unless none can be ranked."""
+    if ranking[0].fault:
+        raise ValueError(f"{title} has no best setting by {measure}: every setting {ranking[0].fault}")
+    return ranking[0].parameters
+
+
+def notes_on_edges(ranking: Sequence[Outcome]) -> list[str]:
+    """A note for each parameter whose best value is the smallest or largest that was tried."""
+    notes: list[str] = []
+    best = {} if ranking[0].fault else ranking[0].parameters
+    for name, value in best.items():
+        tried = {outcome.parameters[name] for outcome in ranking}
+        ends = {min(tried): "smallest", max(tried): "largest"}
+        if len(tried) > 1 and (end := ends.get(value)):
+            notes.append(f"the best {name} is the {end} that was tried; beyond it may be better")
+    return notes
+
+
+def write_ranking(folder: Path, ranking: Sequence[Outcome], measure: str, notes: Sequence[str]) -> list[Path]:
+    """Write a ranking as two tables and a figure, a heat map for a grid of two parameters; returns their paths.
+
+    There is no figure of settings that were measured after different numbers of iterations.
+    """
+    from proxdasa.reports import tuning_results  # noqa: PLC0415 - matplotlib takes longer to import than all of ours
+
+    sheet = tuning_results.ranking(ranking, measure, notes)
+    tables = [sheet.write_csv(folder / "ranking.csv"), sheet.write_markdown(folder / "ranking.md")]
+    if any(outcome.after is not None for outcome in ranking):
+        return tables
+    return [*tables, tuning_results.draw_search(ranking, measure, folder / "figure.png")]
 
 
 def larger_is_better(measure: str) -> bool:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, Problem, Regularizer
-from proxdasa.networks import Network
+from proxdasa.contracts import Algorithm, Regularizer
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import PerTrial
 from proxdasa.runs.divergence import DivergenceWarning
-from proxdasa.runs.loop import Saving
-from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.method_parameters import tunable, with_parameters
-from proxdasa.tuning.ranked_settings import Outcome, larger_is_better, rank
+from proxdasa.tuning.ranked_settings import (
+    Outcome,
+    best_of,
+    larger_is_better,
+    notes_on_edges,
+    rank,
+    write_ranking,
+)
 from proxdasa.tuning.regularizer_weights import searchable_weights, split, with_weights
-from proxdasa.tuning.settings import Setting, choose, stack
+from proxdasa.tuning.settings import Setting, stack
 
 SWEEP = "sweep"
 """The folder of the run, within the folder of the search."""
@@ -60,10 +63,7 @@ class Tuning:
     @property
     def best(self) -> Setting:
         """The setting with the best mean over trials."""
-        if self.ranking[0].fault:
-            title = self.search.base.algorithm.facts.title
-            raise ValueError(f"{title} has no best setting by {self.measure}: every setting {self.ranking[0].fault}")
-        return self.ranking[0].parameters
+        return best_of(self.ranking, self.search.base.algorithm.facts.title, self.measure)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -78,13 +78,7 @@ class Tuning:
     @property
     def notes(self) -> list[str]:
         """What to know before trusting the ranking."""
-        notes = []
-        for name in () if self.ranking[0].fault else self.best:
-            tried = {outcome.parameters[name] for outcome in self.ranking}
-            ends = {min(tried): "smallest", max(tried): "largest"}
-            if len(tried) > 1 and (end := ends.get(self.best[name])):
-                notes.append(f"the best {name} is the {end} that was tried; beyond it may be better")
-        return notes
+        return notes_on_edges(self.ranking)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
         """Write the run to ``sweep``, the ranking as CSV and Markdown, and a figure: a heat map for two parameters."""
@@ -95,11 +89,7 @@ class Tuning:
 
     def write(self, folder: Path) -> list[Path]:
         """Write the ranking as two tables and a figure; returns their paths."""
-        from proxdasa.reports import tuning_results  # noqa: PLC0415 - matplotlib takes longer to import than all of ours
-
-        sheet = tuning_results.ranking(self.ranking, self.measure, self.notes)
-        figure = tuning_results.draw_search(self.ranking, self.measure, folder / "figure.png")
-        return [sheet.write_csv(folder / "ranking.csv"), sheet.write_markdown(folder / "ranking.md"), figure]
+        return write_ranking(folder, self.ranking, self.measure, self.notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,62 +192,6 @@ class Search:
             value = value.parameters[parameter] if parameter else value
             if isinstance(value, Tensor) and (field, parameter) not in searched:
                 raise ValueError(f"{name} differs by trial already; give it one value, or search over it too")
-
-
-def tune(
-    algorithm: Algorithm,
-    problem: Problem,
-    network: Network,
-    *,
-    grid: Mapping[str, Sequence[float]] | None = None,
-    random: Mapping[str, tuple[float, float]] | None = None,
-    samples: int = 20,
-    measure: str = "objective",
-    largest: bool | None = None,
-    progress: Progress | None = None,
-    checkpoints: str | Path | None = None,
-    checkpoint_every: int | None = None,
-    **settings: Any,
-) -> Tuning:
-    """Try many settings of a method's parameters in one stacked run, and rank them.
-
-    Args:
-        algorithm: the method; parameters that are not searched keep their values.
-        problem: as for `run`.
-        network: as for `run`.
-        grid: values by parameter; all combinations are tried. A parameter is a field of the method, such as ``gamma``,
-            or a parameter of a schedule in a field, such as ``alpha.scale``; ``alpha`` means the schedule's first.
-            ``regularizer.weight`` is the weight of the regularizer.
-        random: instead of a grid, (low, high) by parameter. Settings are drawn log-uniformly, with the run's seed.
-        samples: how many settings are drawn.
-        measure: what to rank by at the end: any measure that the run records, averaged over trials. Settings with
-            different γ cannot be ranked by a measure that uses a setting's own γ, such as ``stationarity``, and
-            settings with different Ψ not by one that contains Ψ, such as ``objective``.
-        largest: whether larger values are better; needed only for measures of your own.
-        progress: as for `run`.
-        checkpoints: as for `run`; an interrupted search continues from the last one.
-        checkpoint_every: as for `run`.
-        **settings: all other arguments of `run` except ``processes``; ``trials`` is the number of repetitions of each
-            setting.
-
-    A setting with a trial that diverges is marked; the others continue.
-
-    Examples:
-        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> tuned = proxdasa.tune(
-        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.01, 0.1, 0.5]}, iterations=50
-        ... )
-        >>> tuned.best
-        {'gamma': 0.5}
-        >>> [outcome.parameters["gamma"] for outcome in tuned.ranking]
-        [0.5, 0.1, 0.01]
-    """
-    setup = Setup(algorithm, problem, network, **settings)
-    search = Search(setup, choose(grid, random, samples, setup.seed))
-    more = search.check(measure, largest)
-    with expect_divergence():
-        result = search.setup.run(progress, Saving.of(checkpoints, checkpoint_every))
-    return search.rank(result, measure, more)
 
 
 @contextmanager

@@ -1,0 +1,56 @@
+"""gamma = "auto" in the file of a run: a quick search first, and a file with numbers for the run itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from proxdasa import configs, disk, engines, tuning
+from proxdasa.cli.outcomes import outcomes
+from proxdasa.cli.progress_display import note, progress
+from proxdasa.descriptions import describe
+from proxdasa.runs import records
+from proxdasa.runs.setup import Setup
+
+FILLED = "auto.json"
+"""The file with numbers, in the results folder."""
+ANY = 1.0
+"""Takes the place of γ in the set-up of a search, which tries others."""
+
+
+def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
+    """The file itself or, if it has gamma = "auto", one in ``output`` with what a quick search has found.
+
+    The search takes place before processes are launched, and they read the file that it has written.
+    """
+    with outcomes(output):
+        settings = configs.load(file)
+        if not configs.asks_auto(settings):
+            return file
+        if engines.several():
+            raise ValueError(
+                f'{file}: algorithm.gamma: "auto" is searched for by one process; use --processes in place of torchrun '
+                "or mpiexec, or proxdasa tune FILE --quick first, and write the numbers that it finds into the file"
+            )
+        setup = configs.read(file, auto=ANY)
+        averaging = setup.algorithm.facts.averaging
+        given = [averaging.step_size] if averaging and averaging.step_size in settings["algorithm"] else []
+        with records.claim(output):
+            make_room()
+            found = search(setup, tuning.default_settings(setup, given), output)
+            if found.ranking[0].fault:
+                raise ValueError(f'{file}: gamma = "auto" found nothing: every setting {found.ranking[0].fault}')
+            described = describe(found.algorithm)
+            values = {name: described[name] for name in found.best}
+            how = f'gamma = "auto": {" and ".join(found.best)} by a quick search, {found.cost}'
+            note(f"{', '.join(f'{name} = {value:g}' for name, value in found.best.items())}: {found.cost}")
+            text = json.dumps(configs.fill(settings, values, how), indent=2) + "\n"
+            disk.replace(output / FILLED, text.encode())
+    return output / FILLED
+
+
+def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: str = "objective") -> tuning.Halving:
+    """A quick search, with its progress on the terminal."""
+    with progress(output=output) as announce:
+        return tuning.halve(setup, settings, measure, progress=announce("quick search", setup))

@@ -1,0 +1,92 @@
+"""Minimising a pooled risk to a tolerance, with a step size that nobody has to give."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from typing import NamedTuple
+
+from torch import Tensor
+
+from proxdasa import metrics
+from proxdasa.algorithms import ProxDASAGT
+from proxdasa.contracts import Problem, Regularizer
+from proxdasa.mixing import Chebyshev
+from proxdasa.networks import Network
+from proxdasa.runs.divergence import DivergenceWarning
+from proxdasa.runs.results import Result
+from proxdasa.runs.setup import Setup
+from proxdasa.runs.stopping import Stationary
+from proxdasa.schedules import constant
+from proxdasa.tuning import default_settings, halve
+
+ALPHA = constant(0.3)
+"""α. Gradients are exact, so there is no noise to average, and only the product γα matters."""
+SEARCHED, SHARE = 200, 0.1
+"""K of the quick search for γ: the least, and the share of the most iterations. In a longer search larger steps pay."""
+SMALLER = math.sqrt(10)
+"""By how much γ is divided if a run with it does not converge."""
+ATTEMPTS = 5
+"""How many values of γ are tried at most."""
+EVERY, PATIENCE = 20, 2
+"""How often the stopping rule is asked, and how often in a row it must be satisfied."""
+
+
+class Solution(NamedTuple):
+    """What was found, and how."""
+
+    x: Tensor
+    """y = prox_γ(x̄ − γ z̄) ``[d]``, which is exactly sparse where Ψ makes it so."""
+    objective: float
+    """F + Ψ at this point."""
+    gamma: float
+    iterations: int
+    """The iterations of the run, without those of the search."""
+    converged: bool
+    """Whether ‖G(x_i, z_i, γ)‖ is at most the tolerance at every agent."""
+
+
+def solve(problem: Problem, network: Network, regularizer: Regularizer, iterations: int, tolerance: float) -> Solution:
+    """Minimise F + Ψ by Prox-DASA-GT until every agent has ‖G(x_i, z_i, γ)‖ ≤ tolerance.
+
+    A quick search finds γ. It sees the first iterations only; if the run then does not end below what the search has
+    seen, γ was too large for the rest of the way, and a smaller one is tried.
+    """
+    base = Setup(
+        ProxDASAGT(1.0, ALPHA),
+        problem,
+        network,
+        regularizer=regularizer,
+        mixing=Chebyshev("auto"),
+        iterations=max(SEARCHED, int(SHARE * iterations)),
+        metrics=[metrics.objective],
+    )
+    found = halve(base, default_settings(base, fixed=["alpha"]))
+    rule, seen, best = Stationary(tolerance**2, PATIENCE, EVERY), found.ranking[0].mean, None
+    for attempt in range(ATTEMPTS):
+        γ = found.best["gamma"] / SMALLER**attempt
+        run = dataclasses.replace(
+            base, algorithm=ProxDASAGT(γ, ALPHA), iterations=iterations, observe_every=iterations, stop=rule
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DivergenceWarning)
+            result = run.run()
+        if result.stopped == "interrupted":
+            raise KeyboardInterrupt
+        if result.stopped != "diverged":
+            solution = _solution(run, result, γ)
+            best = solution if best is None or solution.objective < best.objective else best
+            if solution.converged or solution.objective <= seen + abs(seen) * 1e-9:
+                return solution
+    if best is None:
+        raise ArithmeticError(f"the run diverges even with γ = {γ:.3g}; are there very large numbers in X or y?")
+    return best
+
+
+def _solution(setup: Setup, result: Result, γ: float) -> Solution:
+    x, z = result.mean, result.state["z"].mean(dim=1)
+    y = setup.regularizer.prox(x - γ * z, γ)
+    loss = setup.problem.evaluate(y.unsqueeze(1)).loss.mean()
+    objective = float(loss + setup.regularizer.value(y))
+    return Solution(y[0], objective, γ, result.iterations, converged=result.stopped == "stationary")

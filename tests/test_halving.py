@@ -1,0 +1,311 @@
+"""The quick search: rungs are beginnings of runs, the default range, what it costs, and gamma = "auto" in files."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import proxdasa
+from proxdasa import cli, configs, engines, metrics, networks, schedules, tuning
+from proxdasa.configs import read
+from proxdasa.problems import PhaseRetrieval, Quadratic
+from proxdasa.regularizers import L1
+from proxdasa.runs.setup import Setup
+from proxdasa.tuning.default_range import STEPS
+from proxdasa.tuning.halving import plan_rungs
+from tests.test_algorithms import ALGORITHMS, made
+
+FILE = """
+iterations = 400
+[algorithm]
+name = "ProxDASA"
+gamma = "auto"
+[problem]
+name = "PhaseRetrieval"
+agents = 3
+dim = 4
+sparsity = 2
+evaluation = 20
+[network]
+name = "ring"
+[regularizer]
+name = "L1"
+weight = 0.01
+"""
+
+
+def quadratic(noise=0.0, curvature=4.0):
+    """F_i = 2‖x‖² − b_iᵀx with other b_i for each of three agents; the mean of b_i/4 is (1, 2)."""
+    b = torch.tensor([[4.0, 0.0], [8.0, 8.0], [0.0, 16.0]])
+    return Quadratic(curvature * torch.eye(2).expand(3, 2, 2), b, noise=noise)
+
+
+def setup(algorithm, **changes):
+    chosen = {"iterations": 90, "trials": 2, "dtype": torch.float64, "seed": 3} | changes
+    return Setup(algorithm, quadratic(noise=0.1), networks.ring(3), **chosen)
+
+
+# rungs
+
+
+@ALGORITHMS
+def test_what_a_rung_compares_is_the_beginning_of_the_run_with_a_setting(method):
+    algorithm = made(method)
+    base, name = setup(algorithm, iterations=40), next(iter(tuning.tunable(algorithm)))
+    value = getattr(algorithm, name)
+    value = next(iter(value.parameters.values())) if isinstance(value, schedules.Schedule) else value
+    settings = [{name: value * factor} for factor in (0.3, 0.5, 0.7, 0.9, 1.0)]
+    found = tuning.halve(base, settings)
+    assert [rung.settings for rung in found.rungs][:2] == [5, 2]
+    for outcome in found.ranking:
+        alone = dataclasses.replace(
+            base, algorithm=tuning.with_parameters(algorithm, outcome.parameters), observe_every=1
+        ).run()
+        then = [row["objective"] for row in alone.records if row["k"] == outcome.after]
+        assert outcome.values == pytest.approx(then, rel=1e-9)
+
+
+def test_rungs_have_ever_fewer_settings_and_cost_about_two_runs_together():
+    assert plan_rungs(33, 2500) == [(33, 0, 24), (11, 24, 95), (4, 95, 291), (2, 291, 681)]
+    for settings in (2, 3, 4, 11, 33, 100):
+        for iterations in (1, 2, 7, 50, 1000, 10_000):
+            rungs = plan_rungs(settings, iterations)
+            ends = [rung.last for rung in rungs]
+            assert rungs[0].settings == settings
+            assert ends == sorted(set(ends))
+            assert [rung.first for rung in rungs] == [0, *ends[:-1]]
+            made = sum(rung.settings * (rung.last - rung.first) for rung in rungs) + iterations - ends[-1]
+            assert made <= 2.25 * iterations + 2 * settings  # a rung has whole iterations, and at least one
+
+
+def test_one_that_diverges_late_is_found_out_and_the_next_is_followed():
+    """Curvatures 4 and 0.01: γ = 0.505 is unstable along the first, which shows late if x⁰ is right there."""
+    A = torch.diag(torch.tensor([4.0, 0.01], dtype=torch.float64)).expand(1, 2, 2)
+    problem, x0 = Quadratic(A, torch.zeros(1, 2, dtype=torch.float64)), torch.tensor([1e-9, 1.0])
+    base = Setup(proxdasa.DPSGD(1.0), problem, networks.complete(1), iterations=1200, x0=x0)
+    found = tuning.halve(base, [{"gamma": 0.505}, {"gamma": 1e-3}])
+    assert [rung.settings for rung in found.rungs] == [2, 1, 1]
+    assert found.best == {"gamma": 1e-3}
+    assert [outcome.after for outcome in found.ranking] == [1200, 1200]
+    assert found.ranking[1].mean > 100
+
+
+def test_the_ranking_puts_those_that_went_further_first_and_faults_last():
+    found = tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": 10.0**power} for power in (-3, -2, -1, 3, 250)])
+    assert found.best == {"gamma": 0.1}
+    assert [outcome.fault for outcome in found.ranking] == ["", "", "", "", "diverged"]
+    assert [outcome.after for outcome in found.ranking] == sorted((o.after for o in found.ranking), reverse=True)
+    assert found.algorithm.gamma == 0.1
+    assert found.runs == pytest.approx(2, abs=0.3)
+    assert found.passes == 21 + 2 * (5 + 2) + 9
+    assert f"5 settings at the cost of {found.runs:.1f} runs of 90 iterations (5 to iteration" in found.notes[0]
+
+
+def test_if_every_setting_diverges_there_is_no_best():
+    found = tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": 1e200}, {"gamma": 1e250}])
+    assert len(found.rungs) == 1
+    with pytest.raises(ValueError, match="no best setting by objective: every setting diverged"):
+        _ = found.algorithm
+
+
+def test_progress_is_that_of_the_whole_search_and_an_interruption_ends_it():
+    seen = []
+    found = tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": g} for g in (0.01, 0.02, 0.05, 0.1)],
+                         progress=lambda k, end, _rows: seen.append((k, end)))  # fmt: skip
+    ends = {rung.last for rung in found.rungs}
+    assert ends <= {k for k, _ in seen}
+    assert {end for _, end in seen} == {max(ends)}
+
+    def interrupt(k, _end, _rows):
+        if k:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": 0.1}, {"gamma": 0.2}], progress=interrupt)
+
+
+# the default range
+
+
+def test_the_default_range_spans_decades_of_the_step_around_one_over_l():
+    settings = tuning.default_settings(setup(proxdasa.ProxDASA(1.0), iterations=300))
+    assert {setting["alpha"] for setting in settings} == {0.1, 1.0, 5.0}  # 0.5 = 5 √(3/300) is the largest α
+    for setting in settings:
+        product = setting["gamma"] * setting["alpha"] * 0.1 * 4  # γ α L with α = scale √(n/K) and L = 4
+        assert any(product == pytest.approx(step, rel=0.01) for step in STEPS)
+    assert len(settings) == 3 * len(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "mean"),
+    [
+        (schedules.constant(0.2), 0.2),
+        (schedules.diminishing(1.0), None),
+        (lambda k: 0.1, 0.1),
+    ],
+)
+def test_a_given_alpha_counts_with_its_mean(alpha, mean):
+    base = setup(proxdasa.ProxDASA(1.0, alpha))
+    settings = tuning.default_settings(base, fixed=["alpha"])
+    mean = mean or sum(min((3 / (k + 1)) ** 0.5, 1.0) for k in range(90)) / 90
+    assert [setting["gamma"] * mean * 4 for setting in settings] == pytest.approx(STEPS, rel=0.01)
+    searched = tuning.default_settings(base)[0]
+    assert ("alpha" in searched) == isinstance(alpha, schedules.Schedule)
+
+
+def test_other_methods_have_one_step_or_none_declared():
+    deep = tuning.default_settings(setup(proxdasa.DeepStormV2(schedules.cube_root(1.0), beta=1.0)))
+    mean = sum((k + 1) ** (-1 / 3) for k in range(90)) / 90
+    assert [setting["alpha"] * mean * 4 for setting in deep] == pytest.approx(STEPS, rel=0.01)
+    with pytest.raises(ValueError, match="SPPDM does not declare which of its parameters is the step"):
+        tuning.default_settings(setup(proxdasa.SPPDM(1.0, 1.0, 1.0, 0.5, 1.0)))
+
+
+@ALGORITHMS
+def test_every_method_that_declares_a_step_gets_close_to_the_minimum_without_a_range(method):
+    algorithm = made(method)
+    if algorithm.facts.step is None:
+        pytest.skip("it declares none")
+    problem, settings = quadratic(), {"iterations": 400, "dtype": torch.float64}
+    found = proxdasa.tune(algorithm, problem, networks.ring(3), quick=True, **settings)
+    result = proxdasa.run(found.algorithm, problem, networks.ring(3), **settings)
+    assert found.runs < 3
+    assert float((result.mean - torch.tensor([1.0, 2.0])).norm()) < 0.02
+
+
+@pytest.mark.parametrize("curvature", [1e-6, 1.0, 1e6])
+def test_the_range_follows_the_scale_of_the_problem(curvature):
+    found = proxdasa.tune(
+        proxdasa.ProxDASA(1.0), quadratic(curvature=curvature), networks.ring(3), quick=True, iterations=400
+    )
+    assert 0.1 <= found.best["gamma"] * curvature <= 100
+    assert not found.ranking[0].fault
+
+
+def test_quick_has_no_place_for_ranges_checkpoints_and_measures_at_a_settings_own_gamma(tmp_path):
+    with pytest.raises(ValueError, match="quick=True has its own settings and keeps no checkpoints"):
+        proxdasa.tune(proxdasa.DPSGD(1.0), quadratic(), networks.ring(3), quick=True, checkpoints=tmp_path)
+    with pytest.raises(ValueError, match="merit is measured with each setting's own γ"):
+        proxdasa.tune(proxdasa.ProxDASA(1.0), quadratic(), networks.ring(3), quick=True, measure="merit",
+                      metrics=[metrics.merit(1.0)])  # fmt: skip
+
+
+def test_it_ranks_by_scores_and_by_other_measures_too():
+    problem = PhaseRetrieval(agents=3, dim=4, sparsity=2, evaluation=20)
+    found = proxdasa.tune(
+        proxdasa.ProxDASAGT(1.0), problem, networks.ring(3), quick=True, iterations=60, regularizer=L1(0.01),
+        measure="table_stationarity", stop=proxdasa.Stationary(1.0, 1, 1),
+    )  # fmt: skip
+    assert found.measure == "table_stationarity"
+    assert found.rungs[-1].last == 60  # the rule for stopping ends no rung
+
+
+# the commands
+
+
+def call(*words):
+    return CliRunner().invoke(cli.app, [*map(str, words)])
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def config(folder):
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def test_tune_quick_writes_a_ranking_and_prints_what_to_paste(file, tmp_path):
+    result = call("tune", file, "--quick", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "33 settings × 1 trial = 33 stacked trials of 3 agents, d = 4" in result.stderr
+    assert "quick search: " in result.stderr
+    assert "iterations\n" in result.stderr  # nothing after it
+    assert re.search(r"33 settings at the cost of \d\.\d runs of 400 iterations \(33 to iteration 4, ", result.stdout)
+    assert "gamma = " in result.stdout.partition("[algorithm]")[2]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "ranking.csv", "ranking.md"]
+    again = call("tune", file, "--quick", "-o", tmp_path / "out")
+    assert (again.exit_code, "holds a search already" in again.stderr) == (2, True)
+    assert call("tune", file, "--quick", "-o", tmp_path / "out", "--overwrite", "--quiet").exit_code == 0
+    both = call("tune", file, "--quick", "--grid", "gamma=1,2", "-o", tmp_path / "b")
+    assert (both.exit_code, "or --quick" in both.stderr) == (2, True)
+
+
+def test_auto_is_found_before_the_run_which_stores_numbers_and_how_they_were_found(file, tmp_path):
+    out = tmp_path / "out"
+    result = call("run", file, "-o", out, "--checkpoint-every", 20)
+    assert result.exit_code == 0, result.output
+    saved = config(out)
+    quick = proxdasa.tune(**{**read(file, auto=1.0).settings(), "quick": True})
+    assert saved["algorithm"]["gamma"] == quick.best["gamma"]
+    assert saved["algorithm"]["alpha"] == {"name": "horizon", "scale": quick.best["alpha"]}
+    assert saved["note"].startswith('gamma = "auto": gamma and alpha by a quick search, 33 settings at the cost of 2.')
+    torch.testing.assert_close(read(out / "config.json").run().x, proxdasa.load(out).x)
+    assert call("resume", out).exit_code == 0
+    assert config(out)["note"] == saved["note"]
+    report = call("report", out)
+    assert report.exit_code == 0, report.output
+    again = call("run", file, "-o", out)
+    assert (again.exit_code, "holds results already" in again.stderr) == (2, True)
+
+
+def test_an_alpha_in_the_file_stays_as_it_is(file, tmp_path):
+    file.write_text('note = "mine"\n' + FILE.replace('"auto"', '"auto"\nalpha = 0.2'), encoding="utf-8")
+    assert call("run", file, "-o", tmp_path / "out", "--quiet").exit_code == 0
+    saved = config(tmp_path / "out")
+    assert saved["algorithm"]["alpha"] == {"name": "constant", "value": 0.2}
+    assert saved["note"].startswith('mine; gamma = "auto": gamma by a quick search, 11 settings')
+
+
+def test_the_processes_of_a_run_read_the_number(file, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr("proxdasa.cli.run_commands.launch", lambda command, *_: commands.append(command) or 0)
+    assert call("run", file, "-o", tmp_path / "out", "--processes", 2).exit_code == 0
+    filled = tmp_path / "out" / "auto.json"
+    assert str(filled) in commands[0]
+    assert str(file) not in commands[0]
+    assert isinstance(read(filled).algorithm.gamma, float)
+
+
+def test_under_torchrun_auto_is_refused(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "several", lambda: True)
+    monkeypatch.setattr(engines, "end", lambda *_: None)
+    result = call("run", file, "-o", tmp_path / "out")
+    assert result.exit_code == 2
+    assert '"auto" is searched for by one process; use --processes in place of torchrun' in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_nothing_is_searched_auto_is_refused_or_unknown(file, tmp_path):
+    with pytest.raises(configs.ConfigError, match=r'algorithm\.gamma: "auto" is for proxdasa run'):
+        read(file)
+    other = call("tune", file, "--grid", "alpha=1,2", "-o", tmp_path / "out")
+    assert (other.exit_code, 'has gamma = "auto": search over gamma too, or use --quick' in other.stderr) == (2, True)
+    assert call("tune", file, "--grid", "gamma=0.01,0.02", "-o", tmp_path / "out", "-q").exit_code == 0
+    planned = call("plan", file)
+    assert planned.exit_code == 0, planned.output
+    assert "α ≤ 1/(8γC_γ) < 1/16" in planned.stdout  # γ is not known
+    assert "are guarantees of the theory, not advice" in planned.stdout
+    assert "proxdasa tune FILE --quick finds such steps" in planned.stdout
+
+
+def test_if_nothing_converges_the_run_says_so(file, tmp_path):
+    file.write_text(FILE.replace('name = "ProxDASA"', 'name = "SPPDM"\nc = 1.0\nkappa = 1.0\nbeta = 0.5\nalpha = 1.0'),
+                    encoding="utf-8")  # fmt: skip
+    result = call("run", file, "-o", tmp_path / "out")
+    assert (result.exit_code, "SPPDM does not declare" in result.stderr) == (2, True)
+
+
+def test_a_note_is_kept_and_changes_nothing(tmp_path):
+    plain, noted = (setup(proxdasa.ProxDASA(0.1), note=note, iterations=5) for note in (None, "a remark"))
+    assert "note" not in plain.config()
+    assert noted.config()["note"] == "a remark"
+    assert plain.loop().fingerprint == noted.loop().fingerprint
+    with pytest.raises(TypeError, match="note must be a text"):
+        setup(proxdasa.ProxDASA(0.1), note=3)
