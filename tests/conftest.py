@@ -13,8 +13,8 @@ LONG = (
     "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",
     "doctor", "docs", "site", "browser", "compiled", "convergence", "experiments", "comparison", "tuning", "testing",
     "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",
-    "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "reference",
-    "estimators", "halving",
+    "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "architectures",
+    "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

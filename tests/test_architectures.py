@@ -3,6 +3,8 @@
 import copy
 import itertools
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -157,6 +159,38 @@ def test_a_network_that_sees_other_parameters_in_its_backward_pass_is_refused():
         small(Checkpointed)
 
 
+class ComplexScale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.phase = nn.Linear(7, 3), nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (self.layer(x) * self.phase).real
+
+
+def test_parameters_that_fit_into_no_vector_are_refused():
+    words = torch.ones(24, 4, dtype=torch.int64)
+    for model, x, message in (
+        (
+            nn.LazyLinear(3),
+            None,
+            r"LazyLinear: the shape of its parameter weight is not known yet; call the network once",
+        ),
+        (
+            ComplexScale(),
+            None,
+            "ComplexScale: its parameter phase is torch.complex64, but x is a real vector",
+        ),
+        (
+            nn.Sequential(nn.Embedding(5, 2, sparse=True), nn.Flatten(), nn.Linear(8, 3)),
+            words,
+            "the parameter 0.weight has a sparse gradient; nn.Embedding has sparse=False",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            small(model, x)
+
+
 def test_a_path_that_computes_something_else_is_not_taken(monkeypatch):
     """As if vmap forgot a part of the gradient."""
     right = copies.Copies.losses_and_grads
@@ -271,6 +305,16 @@ def by_numpy(x):
     import numpy as np  # noqa: PLC0415
 
     return x * np.random.rand()  # noqa: NPY002
+
+
+def test_a_problem_is_made_without_torchs_compiler():
+    """Importing it takes seconds."""
+    program = (
+        "import sys, torch; from proxdasa import data, problems; "
+        "problems.Supervised(lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1)), "
+        "data.from_tensors(torch.ones(4, 2), [0, 1, 0, 1]), 2, path='loop'); sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 class Through(nn.Module):
@@ -391,3 +435,16 @@ def test_losses_of_other_outputs_are_checked_one_by_one():
         small(architectures.TwoHeads, loss=mixed)
     with pytest.raises(ValueError, match="the loss <lambda> fails for a tuple and labels"):
         small(architectures.TwoHeads, loss=lambda outputs, targets: outputs.missing)
+
+
+# ---------------------------------------------------------------------------------------- the table in the docs
+
+
+def test_the_table_in_the_docs_is_of_these_architectures():
+    """Paths and equality are what the tests above find; the costs are measured by benchmarks.architectures."""
+    rows = re.findall(
+        r"(?m)^\| (.+?) \| (chain|vmap|loop) \| (yes|no) \| ([\d.]+) \| ([\d.]+) \|$", DOC.read_text("utf-8")
+    )
+    assert [(name, path, equal) for name, path, equal, *_ in rows] == [
+        (name, made.path, "yes") for name, made in architectures.ALL.items()
+    ]

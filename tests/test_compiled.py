@@ -58,6 +58,7 @@ def test_compiled_steps_are_the_steps(name):
     assert compiled.config["compile"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 3])
 def test_a_loop_over_networks_with_dropout_is_left_as_it_is(batch):
     """Compiled networks would draw masks of their own. Code of the first batch size must not be used for the second."""

@@ -114,10 +114,11 @@ def test_if_every_setting_diverges_there_is_no_best():
 def test_progress_is_that_of_the_whole_search_and_an_interruption_ends_it():
     seen = []
     found = tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": g} for g in (0.01, 0.02, 0.05, 0.1)],
-                         progress=lambda k, end, _rows: seen.append((k, end)))  # fmt: skip
+                         progress=lambda k, end, rows: seen.append((k, end, {row["k"] for row in rows})))  # fmt: skip
     ends = {rung.last for rung in found.rungs}
-    assert ends <= {k for k, _ in seen}
-    assert {end for _, end in seen} == {max(ends)}
+    assert ends <= {k for k, *_ in seen}
+    assert {end for _, end, _ in seen} == {max(ends)}
+    assert all(rows <= {k} for k, _, rows in seen)
 
     def interrupt(k, _end, _rows):
         if k:
@@ -162,6 +163,14 @@ def test_other_methods_have_one_step_or_none_declared():
     assert [setting["alpha"] * mean * 4 for setting in deep] == pytest.approx(STEPS, rel=0.01)
     with pytest.raises(ValueError, match="SPPDM does not declare which of its parameters is the step"):
         tuning.default_settings(setup(proxdasa.SPPDM(1.0, 1.0, 1.0, 0.5, 1.0)))
+
+
+def test_a_problem_without_a_scale_is_refused_in_a_sentence():
+    flat = Quadratic(torch.zeros(3, 2, 2), torch.zeros(3, 2))
+    with pytest.raises(
+        ValueError, match=r"quick: no scale for the default range: L cannot be estimated.*; give a grid"
+    ):
+        proxdasa.tune(proxdasa.ProxDASA(1.0), flat, networks.ring(3), quick=True)
 
 
 @ALGORITHMS

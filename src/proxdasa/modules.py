@@ -63,7 +63,18 @@ def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def check_trained(module: nn.Module) -> None:
-    """Raise unless there is a parameter to train."""
+    """Raise unless there are parameters to train, and all of them real numbers that are there already."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ValueError(
+                f"{type(module).__name__}: the shape of its parameter {name} is not known yet; call the network once, "
+                "model(x[:2]), and give the network itself"
+            )
+        if parameter.is_complex() and parameter.requires_grad:
+            raise ValueError(
+                f"{type(module).__name__}: its parameter {name} is {parameter.dtype}, but x is a real vector; "
+                "keep the real and imaginary parts as parameters, and use torch.view_as_complex"
+            )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         why = ": all are frozen, with requires_grad = False" if next(module.parameters(), None) is not None else ""
         raise ValueError(f"{type(module).__name__} has no parameters to train{why}")

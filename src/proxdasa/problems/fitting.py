@@ -92,6 +92,11 @@ class _RandomOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     seen = False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Private to torch: if true, as by default, torch imports its compiler, which takes seconds."""
+        return False
+
     def __torch_dispatch__(
         self, operation: Any, _types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -103,7 +108,8 @@ def _draws_elsewhere(module: nn.Module, inputs: Tensor) -> bool:
     """Whether the global generators of Python or NumPy change while the network is computed."""
 
     def state() -> object:
-        return random.getstate(), str(np.random.get_state(legacy=False))  # noqa: NPY002 - does the network draw from it?
+        numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - does the network draw from it?
+        return random.getstate(), numpy["state"]["pos"]
 
     before = state()
     module(inputs)
@@ -202,6 +208,8 @@ def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter
             f"the loss does not depend on the network's parameter {unused[0]}; "
             "use it, or freeze it by requires_grad_(False)"
         )
+    if sparse := [name for name, grad in zip(trained, grads, strict=True) if grad.layout is not torch.strided]:
+        raise ValueError(f"the parameter {sparse[0]} has a sparse gradient; nn.Embedding has sparse=False")
 
 
 def _check_one_by_one(

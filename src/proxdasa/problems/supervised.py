@@ -319,6 +319,8 @@ class Supervised:
     @cached_property
     def _evaluating(self) -> Copies:
         """The copies that are measured."""
+        if self._training.path == "chain":
+            return self._training  # none of its layers has a mode
         try:
             return self._copies(convert(self._module, self.dtype).eval())[0]
         except ValueError as error:

@@ -49,7 +49,7 @@ def default_settings(setup: Setup, fixed: Sequence[str] = ()) -> list[Setting]:
     """
     algorithm = setup.algorithm
     step, *scale = searched(algorithm, fixed)
-    L = estimate_lipschitz(setup.problem, seed=setup.seed)
+    L = _estimate(setup)
     averaging, n, K = algorithm.facts.averaging, setup.network.n, setup.iterations
     if scale:
         slope = mean_size(setup, with_parameters(algorithm, {scale[0]: TINY}), scale[0]) / TINY
@@ -63,6 +63,13 @@ def default_settings(setup: Setup, fixed: Sequence[str] = ()) -> list[Setting]:
         for size, column in zip(sizes, columns, strict=True)
         for c in STEPS
     ]
+
+
+def _estimate(setup: Setup) -> float:
+    try:
+        return estimate_lipschitz(setup.problem, seed=setup.seed)
+    except (AttributeError, ValueError) as error:  # a problem of the user's own may lack the method `to`
+        raise ValueError(f"quick: no scale for the default range: {error}; give a grid or random ranges") from error
 
 
 def mean_size(setup: Setup, algorithm: Algorithm, name: str) -> float:

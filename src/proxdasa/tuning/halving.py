@@ -229,10 +229,10 @@ class _Race:
 
     def _shift(self, first: int) -> Progress | None:
         """The progress of a rung as that of the search, in iterations of the setting that gets to the end."""
-        progress = self.progress
+        progress, K = self.progress, self.base.iterations
         if progress is None:
             return None
-        return lambda k, _iterations, rows: progress(first + k, self.base.iterations, rows)
+        return lambda k, _, rows: progress(first + k, K, [{**row, "k": first + row["k"]} for row in rows])
 
 
 def _lean(base: Setup, measure: str) -> Setup:
