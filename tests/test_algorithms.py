@@ -41,6 +41,8 @@ TRANSCRIBED = {
     algorithms.DPSGD: (transcription.dpsgd, {"gamma": 0.1}),
     algorithms.DProxSGT: (transcription.dprox_sgt, {"gamma": 0.05}),
     algorithms.D2: (transcription.d2, {"gamma": 0.05}),
+    algorithms.PGExtra: (transcription.pg_extra, {"gamma": 0.05}),
+    algorithms.NEXT: (transcription.next_, {"gamma": 0.1, "alpha": schedules.constant(0.4)}),
     algorithms.ProxGTSA: (transcription.prox_gt_sa, {"gamma": 0.05, "batch": 2}),
     algorithms.ProxGTSRO: (
         transcription.prox_gt_sr_o,
@@ -188,7 +190,7 @@ def agents_of(problem, network, trials=1, mixing=None, regularizer=None) -> Simu
 
 TRACKERS = {
     algorithms.ProxDASAGT: ("u", "v"),
-    algorithms.DProxSGT: ("y", "g"),
+    **dict.fromkeys((algorithms.DProxSGT, algorithms.NEXT), ("y", "g")),
     **dict.fromkeys((algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE), ("y", "v")),
     **dict.fromkeys((algorithms.DeepStormV2, algorithms.DeepStormV1, algorithms.DeepStormV1SVRG), ("y", "d")),
 }
@@ -242,11 +244,15 @@ def test_starts_and_restarts_cost_what_they_say(method, mixing):
         assert step.tolist() == [*(restart if restart and k % 7 == 0 else ordinary), *messages]
 
 
-@pytest.mark.parametrize("method", [m for m in algorithms.ALL if m not in (algorithms.DPSGD, algorithms.SPPDM)])
+OWN_STEPS = (algorithms.DPSGD, algorithms.PGExtra, algorithms.NEXT, algorithms.SPPDM)
+
+
+@pytest.mark.parametrize("method", [m for m in algorithms.ALL if m not in OWN_STEPS])
 def test_centralised_on_the_complete_graph(method):
     """W = 11ᵀ/n and a common start: every agent carries the centralised method on the network's gradient.
 
-    Not so D-PSGD, whose agents step along their own gradients after mixing, nor SPPDM, which does not mix.
+    Not so D-PSGD and PG-EXTRA, whose agents step along their own gradients after mixing, NEXT, whose agents take the
+    proximal step before it, nor SPPDM, which does not mix.
     """
     n, K = 4, 80
     problem, regularizer = quadratic(n), some_regularizer(method)

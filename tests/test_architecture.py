@@ -23,15 +23,16 @@ MAY_IMPORT = {
     "samples": {"checks", "contracts"},
     "data": {"checks", "memory_budget", "samples"},
     "regularizers": {"checks", "contracts", "modules", "schedules"},
-    "mixing": {"checks"},
+    "mixing": {"checks", "contracts"},
     "problems": {"caller_warnings", "checks", "contracts", "data", "memory_budget", "modules", "samples"},
     "algorithms": {"checks", "contracts", "schedules"},
-    "engines": {"contracts", "exit_codes", "samples", "schedules"},
+    "conditions": {"checks", "contracts", "samples"},
+    "engines": {"conditions", "contracts", "exit_codes", "samples", "schedules"},
     "metrics": {"checks", "contracts", "schedules"},
     # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
-        "caller_warnings", "checks", "contracts", "data", "descriptions", "disk", "engines", "memory_budget", "metrics",
-        "mixing", "networks", "problems", "regularizers", "samples", "schedules",
+        "caller_warnings", "checks", "conditions", "contracts", "data", "descriptions", "disk", "engines",
+        "memory_budget", "metrics", "mixing", "networks", "problems", "regularizers", "samples", "schedules",
     },
     "tensorboard": {"runs"},
     "optim": {
@@ -57,8 +58,8 @@ MAY_IMPORT = {
         "checks", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
     },
     "configs": {
-        "algorithms", "checks", "contracts", "data", "descriptions", "memory_budget", "metrics", "mixing", "networks",
-        "problems", "regularizers", "runs", "schedules",
+        "algorithms", "checks", "conditions", "contracts", "data", "descriptions", "memory_budget", "metrics",
+        "mixing", "networks", "problems", "regularizers", "runs", "schedules",
     },
     "experiments": {
         "algorithms", "contracts", "data", "descriptions", "disk", "metrics", "mixing", "networks", "problems",
@@ -69,8 +70,8 @@ MAY_IMPORT = {
         "networks", "plans", "reports", "runs", "tuning",
     },
     "__init__": {
-        "algorithms", "data", "metrics", "mixing", "networks", "optim", "plans", "problems", "regularizers", "runs",
-        "schedules", "testing", "tuning",
+        "algorithms", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans", "problems",
+        "regularizers", "runs", "schedules", "testing", "tuning",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -185,6 +185,7 @@ def test_features_that_nobody_has_room_for_are_refused(tmp_path, little):
         lambda: networks.erdos_renyi(10**4, 0.5),
         lambda: networks.erdos_renyi(10**200, 0.5),
         lambda: networks.regular(10**5, 10),
+        lambda: networks.one_peer_hypercube(2**17),
     ],
 )
 def test_large_graphs_are_refused_before_they_are_made(little, build):
@@ -195,7 +196,7 @@ def test_large_graphs_are_refused_before_they_are_made(little, build):
 def test_every_builder_is_asked(little):
     """Those that take numbers; from_file has its own tests, and paper() is small."""
     asked = {"ring", "path", "star", "complete", "grid", "torus", "ladder", "hypercube", "exponential", "erdos_renyi",
-             "regular"}  # fmt: skip
+             "regular", "one_peer_hypercube"}  # fmt: skip
     assert asked == {build.__name__ for build in networks.ALL} - {"from_file", "paper"}
 
 

@@ -127,13 +127,17 @@ REQUIRED = {
     "factor": 2,
     "gamma": 0.01,
     "groups": 5,
+    "intervals": [[0, 1, 2]],
     "kappa": 1,
     "l1": 0.1,
     "l2": 0.1,
     "lower": 0,
+    "mean_down": 5,
+    "mean_up": 20,
     "model": {"name": "mlp", "inputs": 64, "outputs": 10},
     "parts": [[0, 5, "NonNegative"]],
     "period": 3,
+    "periods": [[0, 2]],
     "probability": 1,
     "problem": {"name": "PhaseRetrieval", "agents": 4, "dim": 5},
     "radius": 1,
@@ -171,6 +175,8 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         inputs = {"breast_cancer": 30}.get(thing.__name__, 64)
         table |= {"inputs": 64, "outputs": 10} if kind == "model" else {}
         settings["problem"] = learning | {"model": {"name": "mlp", "inputs": inputs, "outputs": 10}, kind: table}
+    elif kind == "condition":
+        settings["conditions"] = [table]
     else:
         settings[kind] = table
     if thing in (algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG):  # they need full gradients
@@ -181,7 +187,10 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         settings["mixing"] = {"name": "Gossip", "rounds": 2}
     setup = build(settings)
     config = setup.config()
-    described = config["algorithm"]["alpha"] if kind == "schedule" else (config.get(kind) or config["problem"][kind])
+    described = (
+        config["algorithm"]["alpha"] if kind == "schedule" else (config.get(kind) or config["problem"].get(kind))
+    )
+    described = config["conditions"][0] if kind == "condition" else described
     assert described["name"] == ("SingleIndex" if thing is problems.PhaseRetrieval else thing.__name__)
     assert build(again(setup.config())).config() == setup.config()
     assert len(setup.run().records) == 5
@@ -276,7 +285,10 @@ def test_reading_measures_nothing(monkeypatch):
 
 # What files get wrong: the change, and what the line has to say besides the file.
 
-TOP = "accepted: algorithm, compile, dtype, exact, iterations, metrics, mixing, network, note, observe_every, problem, "
+TOP = (
+    "accepted: algorithm, compile, conditions, dtype, exact, iterations, metrics, mixing, network, note, "
+    "observe_every, problem, "
+)
 NUMBER = "a number, or a list with one number per trial"
 QUADRATIC = {"name": "Quadratic", "A": [[[1.0]]] * 4, "b": [[1.0]] * 4}
 

@@ -49,6 +49,8 @@ def test_gradient_tracking_removes_heterogeneity_and_prox_dasa_stalls(weight):
 EXACT = [
     proxdasa.DProxSGT(0.1),
     proxdasa.D2(0.1),
+    proxdasa.PGExtra(0.1),
+    proxdasa.NEXT(0.1, 0.5),
     proxdasa.ProxGTSA(0.2),
     proxdasa.ProxGTSRO(0.2, period=10, restart_batch=2),
     proxdasa.ProxGTSRE(0.2, period=10),

@@ -88,6 +88,39 @@ def dprox_sgt(W, mix, m, prox, grad, x0, K, gamma):
     return {"x": np.array(x)}
 
 
+def pg_extra(W, mix, m, prox, grad, x0, K, gamma):
+    """h = mix(x⁰) − γ g⁰, x¹ = prox(h); then h⁺ = mix(x⁺) + h − ½(x + mix(x)) − γ (g⁺ − g), x⁺⁺ = prox(h⁺)."""
+    n = len(x0)
+    x = [np.array(row) for row in x0]
+    g = [grad(i, x[i], 0) for i in range(n)]
+    mixed = mix(W, x, m)
+    half = [mixed[i] - gamma * g[i] for i in range(n)]
+    x_new = [prox(half[i], gamma) for i in range(n)]
+    for k in range(1, K):
+        g_new = [grad(i, x_new[i], k) for i in range(n)]
+        mixed_new = mix(W, x_new, m)
+        half = [mixed_new[i] + half[i] - 0.5 * (x[i] + mixed[i]) - gamma * (g_new[i] - g[i]) for i in range(n)]
+        x, g, mixed = x_new, g_new, mixed_new
+        x_new = [prox(half[i], gamma) for i in range(n)]
+    return {"x": np.array(x_new)}
+
+
+def next_(W, mix, m, prox, grad, x0, K, gamma, alpha):
+    """y⁰ = g⁰; x̃ = prox(x − γ y); x⁺ = mix(x + α (x̃ − x)); y⁺ = mix(y) + g⁺ − g."""
+    n = len(x0)
+    x = [np.array(row) for row in x0]
+    g = [grad(i, x[i], 0) for i in range(n)]
+    y = [np.array(row) for row in g]
+    for k in range(K):
+        best = [prox(x[i] - gamma * y[i], gamma) for i in range(n)]
+        x = mix(W, [x[i] + alpha(k) * (best[i] - x[i]) for i in range(n)], m)
+        g_new = [grad(i, x[i], k + 1) for i in range(n)]
+        mixed = mix(W, y, m)
+        y = [mixed[i] + g_new[i] - g[i] for i in range(n)]
+        g = g_new
+    return {"x": np.array(x)}
+
+
 def d2(W, mix, m, prox, grad, x0, K, gamma):
     """x¹ = mix(x⁰ − γ g⁰), then x⁺ = mix(2x − x_prev − γ (g − g_prev))."""
     n = len(x0)

@@ -5,22 +5,24 @@ possibly non-convex and accessed through one-sample stochastic gradients, and Ψ
 is no server and no pooled data; agents communicate only with their neighbours.
 """
 
-from proxdasa import data, metrics, networks, optim, plans, problems, regularizers, schedules, testing
+from proxdasa import conditions, data, metrics, networks, optim, plans, problems, regularizers, schedules, testing
 from proxdasa.algorithms import (
     D2,
     DPSGD,
+    NEXT,
     SPPDM,
     DeepStormV1,
     DeepStormV1SVRG,
     DeepStormV2,
     DProxSGT,
+    PGExtra,
     ProxDASA,
     ProxDASAGT,
     ProxGTSA,
     ProxGTSRE,
     ProxGTSRO,
 )
-from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.mixing import Chebyshev, Every, Gossip
 from proxdasa.plans import plan
 from proxdasa.problems import prune
 from proxdasa.runs.divergence import DivergenceWarning
@@ -33,6 +35,7 @@ from proxdasa.tuning import tune
 __all__ = [
     "D2",
     "DPSGD",
+    "NEXT",
     "SPPDM",
     "Chebyshev",
     "DProxSGT",
@@ -40,7 +43,9 @@ __all__ = [
     "DeepStormV1SVRG",
     "DeepStormV2",
     "DivergenceWarning",
+    "Every",
     "Gossip",
+    "PGExtra",
     "ProxDASA",
     "ProxDASAGT",
     "ProxGTSA",
@@ -48,6 +53,7 @@ __all__ = [
     "ProxGTSRO",
     "Result",
     "Stationary",
+    "conditions",
     "data",
     "load",
     "metrics",

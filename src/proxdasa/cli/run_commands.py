@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +101,14 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Get the same bits for any number of processes; slower.")
     ] = False,
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CALL",
+            help="Something that goes wrong in the network, such as [b]LinkLoss(0.3)[/] or [b]Outages(200, 20)[/], "
+            "beside what the file has; may be given several times. See [b]proxdasa list[/].",
+        ),
+    ] = None,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
@@ -113,7 +121,8 @@ def run(
     arguments = ["run", str(file), "--output", str(output)]
     arguments += ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
     arguments += ["--exact"] * exact + ["--overwrite"] * overwrite
-    _start(options, arguments, partial(_read, file, exact), output, checkpoint_every, make_room)
+    arguments += [part for text in condition or () for part in ("--condition", text)]
+    _start(options, arguments, partial(_read, file, exact, condition or ()), output, checkpoint_every, make_room)
 
 
 @add_audience_options
@@ -131,7 +140,7 @@ def resume(
                 "checkpoints regularly (--checkpoint-every)"
             )
         every = _read_every(config)
-    _start(options, ["resume", str(folder)], partial(_read, config, False), folder, every, lambda: None)
+    _start(options, ["resume", str(folder)], partial(_read, config, False, ()), folder, every, lambda: None)
 
 
 def _start(
@@ -167,9 +176,11 @@ def _connect(options: ProcessOptions) -> Transport | None:
     return engines.connect(options.interface, options.timeout)
 
 
-def _read(file: Path, exact: bool, try_step: bool) -> Setup:
+def _read(file: Path, exact: bool, conditions: Sequence[str], try_step: bool) -> Setup:
+    """The set-up of a file, with what the command line adds to it."""
     setup = configs.read(file, try_step)
-    return dataclasses.replace(setup, exact=True) if exact else setup
+    added = [*map(configs.calls.condition, conditions)]
+    return dataclasses.replace(setup, exact=exact or setup.exact, conditions=(*setup.conditions, *added))
 
 
 def _make_room(output: Path, overwrite: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import math
 import re
@@ -10,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proxdasa import networks
+from proxdasa.configs.calls import call_arguments
 from proxdasa.configs.objects import ConfigError, make
 from proxdasa.networks import Network
 
@@ -27,7 +27,7 @@ def graph(text: str, agents: int | None = None) -> Network:
     if name not in builders:
         raise ConfigError(f"there is no graph {name!r}; accepted: {', '.join(builders)}, or a file such as ./{name}")
     build = builders[name]
-    table = _size_arguments(name, build, agents) if arguments is None else _call_arguments(text, build)
+    table = _size_arguments(name, build, agents) if arguments is None else call_arguments(text, build, "torus(4, 5)")
     made: Network = make(build, table, text)
     return made
 
@@ -56,20 +56,3 @@ def _size_arguments(name: str, build: Callable[..., Network], agents: int | None
         rows = max(side for side in range(1, math.isqrt(agents) + 1) if agents % side == 0)
         return {"rows": rows, "columns": agents // rows}
     return {"agents": agents}
-
-
-def _call_arguments(text: str, build: Callable[..., Network]) -> dict[str, Any]:
-    """The arguments in the brackets of a call, by name."""
-    try:
-        call = ast.parse(text, mode="eval").body
-        assert isinstance(call, ast.Call)
-        named = {keyword.arg: _value(keyword.value) for keyword in call.keywords if keyword.arg}
-        bound = inspect.signature(build).bind_partial(*map(_value, call.args), **named)
-    except (SyntaxError, ValueError, TypeError) as error:
-        raise ConfigError(f"{text}: cannot be read: {error}; write a call such as torus(4, 5)") from error
-    return dict(bound.arguments)
-
-
-def _value(node: ast.expr) -> Any:
-    """A number or text; a bare name, such as that of a weighting, is taken as a text."""
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -17,8 +17,9 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import torch
 from torch import Tensor
 
-from proxdasa import algorithms, data, metrics, mixing, networks, problems, regularizers, schedules
+from proxdasa import algorithms, conditions, data, metrics, mixing, networks, problems, regularizers, schedules
 from proxdasa.checks import is_whole
+from proxdasa.conditions import Condition
 from proxdasa.configs import own_code
 from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
 from proxdasa.data import Examples, Partition
@@ -36,6 +37,7 @@ ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
     "regularizer": regularizers.ALL,
     "mixing": mixing.ALL,
     "stop": (Stationary,),
+    "condition": conditions.ALL,
     "schedule": schedules.ALL,
     "data": data.ALL,
     "partition": data.partitions.ALL,
@@ -54,7 +56,7 @@ VALUES: dict[str, dict[str, Any]] = {
 
 
 OWN: dict[str, Callable[[str], Callable[..., Any]]] = {
-    **dict.fromkeys(("algorithm", "problem", "regularizer", "mixing", "partition"), own_code.load_class),
+    **dict.fromkeys(("algorithm", "problem", "regularizer", "mixing", "partition", "condition"), own_code.load_class),
     "model": own_code.load,
     "data": own_code.load_data,
 }
@@ -264,6 +266,7 @@ KINDS: dict[Any, Kind] = {
     Regularizer: _object("regularizer"),
     Mixing: _object("mixing"),
     Stationary: _object("stop"),
+    Condition: _object("condition"),
     Examples: _object("data"),
     Partition: _object("partition"),
     Model: _object("model")._replace(convert=_factory),

@@ -132,6 +132,9 @@ class Host(Protocol):
     def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
         """The rows that live here, shaped like ``like``. The writing process passes all agents' rows, others None."""
 
+    def enter(self, k: int) -> Tensor | None:
+        """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
+
     def proceed(self, k: int) -> bool:
         """Whether to run iteration k; false once the processes have agreed to stop before it."""
 

@@ -180,12 +180,20 @@ class Network(Protocol):
         """The mixing matrix, always sparse."""
 
     @property
+    def rounds(self) -> tuple[csr_array, ...]:
+        """The matrices of consecutive rounds if the graph changes, else empty; W is then their mean."""
+
+    @property
     def rho(self) -> float:
         """ρ = max(|λ₂|, |λ_n|) < 1."""
 
     @property
     def smallest_eigenvalue(self) -> float:
         """λ_n > −1."""
+
+    @property
+    def edges(self) -> Any:
+        """The links as rows (i, j) with i < j, in ascending order, as an integer array."""
 
     @property
     def degrees(self) -> Any:

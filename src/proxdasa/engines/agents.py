@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa.conditions import Condition, Weather
 from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
@@ -26,6 +27,7 @@ class Task(NamedTuple):
     mixing: Mixing
     trials: int
     seed: int
+    conditions: Sequence[Condition] = ()
 
 
 class Cell(NamedTuple):
@@ -55,19 +57,23 @@ class LocalAgents:
         self.n, self.agents, self._exact = task.network.n, agents, exact
         self._rounds = task.mixing.rounds_for(task.network.rho)
         self._assign(task)
+        self._rests = False  # whether this iteration sends nothing
+        fair = not task.conditions and not task.network.rounds
+        self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
         self._last_named: dict[int, int] = {}
-        self._before: tuple[int, dict[str, int], dict[int, int]] | None = None
-        self._counts = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
+        self._before: tuple[int, dict[str, float], dict[int, int]] | None = None
+        self._counts: dict[str, float] = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
 
     def _assign(self, task: Task) -> None:
         self._task, self._cells = task, _cells(task, self.agents, self._exact)
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents."""
-        self._counts["gradients"] += 1
+        share = self._active_share()
+        self._counts["gradients"] += share
         if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
             self._last_named[sample] = k
-            self._counts["samples"] += 1
+            self._counts["samples"] += share
         return self._each(lambda cell, rows: cell.problem.grad(rows, cell.draw(k, sample)), x)
 
     def full_grad(self, x: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ class LocalAgents:
                 f"{type(self._task.problem).__name__} has no end of samples (its data stream, or its network has "
                 "dropout), so an agent has no full gradient; choose a method that uses sample gradients only"
             )
-        self._counts["full_gradients"] += 1
+        self._counts["full_gradients"] += self._active_share()
         return self._each(lambda cell, rows: cell.problem.evaluate(rows).grad, x)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
@@ -107,6 +113,16 @@ class LocalAgents:
         """Ψ of each row."""
         return self._task.regularizer.value(x)
 
+    def enter(self, k: int) -> Tensor | None:
+        """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
+        self._rests = getattr(self._task.mixing, "rests", _never)(k)
+        if self._weather is None:
+            return None
+        self._weather.enter(k)
+        if not self._weather.pauses:
+            return None
+        return self._weather.active[:, self.agents.start : self.agents.stop].unsqueeze(-1)
+
     def proceed(self, k: int) -> bool:
         """True. Remembers the costs so far, in case iteration k is interrupted and rewound."""
         self._before = (k, dict(self._counts), dict(self._last_named))
@@ -123,9 +139,13 @@ class LocalAgents:
 
     def restore(self, counts: Mapping[str, float]) -> None:
         """Set the counts."""
-        self._counts.update({name: int(counts[name]) for name in self._counts})
+        self._counts.update({name: _whole_if_possible(counts[name]) for name in self._counts})
         # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
+
+    def _active_share(self) -> float:
+        """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""
+        return self._weather.share if self._weather and self._weather.pauses else 1
 
     def _count_messages(self, rounds: int, vectors: int) -> None:
         self._counts["rounds"] += rounds
@@ -137,6 +157,14 @@ class LocalAgents:
             return act(self._cells[0], x)
         # Copy the rows, so that they lie in memory alike wherever the agent lives: matrix products depend on that.
         return torch.cat([act(cell, x[..., cell.rows, :].clone()) for cell in self._cells], dim=-2)
+
+
+def _never(_k: int) -> bool:
+    return False
+
+
+def _whole_if_possible(count: float) -> float:
+    return int(count) if float(count).is_integer() else count
 
 
 def _cells(task: Task, agents: range, exact: bool) -> list[Cell]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from proxdasa.contracts import Step, unpack
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.launch import signals
+from proxdasa.engines.messages.halo import blocks
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
 
@@ -28,21 +29,27 @@ class Processes(LocalAgents):
                 "that is for models on GPUs, in proxdasa.optim"
             )
         self._transport = transport
-        self._neighbourhood = Neighbourhood(task.network, task.mixing, transport, task.problem.dtype, exact)
-        super().__init__(task, self._neighbourhood.agents, exact)
+        super().__init__(task, blocks(task.network.n, transport.size)[transport.rank], exact)
+        self._neighbourhood = Neighbourhood(
+            task.network, task.mixing, transport, task.problem.dtype, exact, weather=self._weather
+        )
         # These need nothing of the engine.
         self.broadcast, self.total = self._neighbourhood.broadcast, self._neighbourhood.sum
         self.ask_to_stop = self._neighbourhood.ask_to_stop
 
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor, by messages."""
+        if self._rests:
+            return unpack(tensors)
+        first = int(self._counts["rounds"])
         self._count_messages(self._rounds, len(tensors))
-        return unpack(self._neighbourhood.mix(tensors))
+        return unpack(self._neighbourhood.mix(tensors, first))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j."""
+        first = int(self._counts["rounds"])
         self._count_messages(1, 1)
-        return self._neighbourhood.neighbour_sum(x)
+        return self._neighbourhood.neighbour_sum(x, first)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""

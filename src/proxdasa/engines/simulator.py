@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from proxdasa.contracts import Step, unpack
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.compiled import compile_step
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
+from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
 """Elements of a state variable from which on several threads pay off (measured)."""
@@ -30,16 +33,32 @@ class Simulator(LocalAgents):
     def __init__(self, task: Task) -> None:
         super().__init__(task, range(task.network.n))
         self._product = _mixer(task)  # now, so that it is no part of the first step's time
+        if self._weather is not None:
+            everyone, edges, dtype = np.arange(self.n), task.network.edges, task.problem.dtype
+            self._varying, self._varying_graph = (
+                VaryingProduct(matrix, self.agents, everyone, edges, dtype, exact=False, rounds=rounds)
+                for matrix, rounds in ((task.network.W, task.network.rounds), (adjacency(task.network.W), ()))
+            )
 
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor."""
+        if self._rests:
+            return unpack(tensors)
+        first, weather = int(self._counts["rounds"]), self._weather
         self._count_messages(self._rounds, len(tensors))
-        return unpack(tuple(self._product(x) for x in tensors))
+        if weather is None:
+            return unpack(tuple(self._product(x) for x in tensors))
+        # All tensors travel in the same messages, so they meet the same events: mix them side by side.
+        together, rounds = torch.cat(tensors, dim=-1), itertools.count(first)
+        mixing, rho = self._task.mixing, self._task.network.rho
+        mixed = mixing(lambda x: self._varying.in_weather(x, weather, next(rounds)), together, rho)
+        return unpack(torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j."""
+        """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
+        first = int(self._counts["rounds"])
         self._count_messages(1, 1)
-        return self._adjacency(x)
+        return self._varying_graph.in_weather(x, self._weather, first) if self._weather else self._adjacency(x)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""

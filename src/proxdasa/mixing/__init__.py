@@ -1,12 +1,13 @@
 """Mixing protocols: polynomials in W, written in terms of one operation, "apply W".
 
 They depend neither on the graph nor on where rows are stored. `Gossip` spends m rounds on W^m,
-`Chebyshev` on the polynomial of degree m that contracts disagreement fastest.
+`Chebyshev` on the polynomial of degree m that contracts disagreement fastest; `Every` mixes in some iterations only.
 """
 
 from proxdasa.mixing.chebyshev import Chebyshev
+from proxdasa.mixing.every import Every
 from proxdasa.mixing.gossip import Gossip
 
-ALL = (Gossip, Chebyshev)
+ALL = (Gossip, Chebyshev, Every)
 
-__all__ = ["ALL", "Chebyshev", "Gossip"]
+__all__ = ["ALL", "Chebyshev", "Every", "Gossip"]

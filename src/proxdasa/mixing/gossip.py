@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -29,6 +29,8 @@ class Gossip:
     """
 
     rounds: Rounds = 1
+    varies: ClassVar[bool] = True
+    """Whether W may differ from round to round: a product of matrices is all that is needed."""
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)

@@ -12,6 +12,7 @@ agents responsible. Where a graph leaves a choice of weights, these are function
 A builder that is listed in `ALL` can be named in config files.
 """
 
+from proxdasa.networks.changing import alternating, one_peer_hypercube, random_matchings
 from proxdasa.networks.graphs import (
     complete,
     erdos_renyi,
@@ -32,7 +33,10 @@ from proxdasa.networks.network import Network
 from proxdasa.networks.network_files import from_file
 from proxdasa.networks.weights import Weights, best_constant, constant, fastest, max_degree, metropolis
 
-ALL = (ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file)
+ALL = (
+    ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file,
+    one_peer_hypercube,
+)  # fmt: skip
 """The builders whose arguments can be written in a file: numbers, a path and the name of a weighting."""
 
 WEIGHTINGS = (metropolis, max_degree, best_constant, fastest)
@@ -43,6 +47,7 @@ __all__ = [
     "WEIGHTINGS",
     "Network",
     "Weights",
+    "alternating",
     "best_constant",
     "complete",
     "constant",
@@ -57,8 +62,10 @@ __all__ = [
     "ladder",
     "max_degree",
     "metropolis",
+    "one_peer_hypercube",
     "paper",
     "path",
+    "random_matchings",
     "regular",
     "ring",
     "star",

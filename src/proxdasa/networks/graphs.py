@@ -32,7 +32,7 @@ def ring(agents: int) -> csr_array:
         ring(8): 8 agents, 8 edges, rho=0.8047
     """
     check_count(agents, "agents")
-    _check_size(agents, agents)
+    check_size(agents, agents)
     return constant(nx.cycle_graph(agents), 1 / 3)
 
 
@@ -47,7 +47,7 @@ def path(agents: int, weights: Weights = metropolis) -> csr_array:
         path(8, weights=best_constant): 8 agents, 7 edges, rho=0.9239
     """
     check_count(agents, "agents")
-    _check_size(agents, agents)
+    check_size(agents, agents)
     return weights(nx.path_graph(agents))
 
 
@@ -60,7 +60,7 @@ def star(agents: int, weights: Weights = metropolis) -> csr_array:
         star(8): 8 agents, 7 edges, rho=0.8750
     """
     check_count(agents, "agents")
-    _check_size(agents, agents)
+    check_size(agents, agents)
     return weights(nx.star_graph(agents - 1))
 
 
@@ -87,7 +87,7 @@ def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """
     check_count(rows, "rows")
     check_count(columns, "columns")
-    _check_size(rows * columns, 2 * rows * columns)
+    check_size(rows * columns, 2 * rows * columns)
     return weights(_number_nodes(nx.grid_2d_graph(rows, columns)))
 
 
@@ -101,7 +101,7 @@ def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
     """
     check_count(rows, "rows")
     check_count(columns, "columns")
-    _check_size(rows * columns, 2 * rows * columns)
+    check_size(rows * columns, 2 * rows * columns)
     return weights(_number_nodes(nx.grid_2d_graph(rows, columns, periodic=True)))
 
 
@@ -114,7 +114,7 @@ def ladder(rungs: int, weights: Weights = metropolis) -> csr_array:
         (1, 3)
     """
     check_count(rungs, "rungs")
-    _check_size(2 * rungs, 3 * rungs)
+    check_size(2 * rungs, 3 * rungs)
     return weights(nx.ladder_graph(rungs))
 
 
@@ -127,7 +127,7 @@ def hypercube(dimension: int, weights: Weights = metropolis) -> csr_array:
         (1, 2, 4)
     """
     check_whole(dimension, "dimension", least=0, most=20)  # 2^20 is a million agents
-    _check_size(2**dimension, dimension * 2**dimension // 2)
+    check_size(2**dimension, dimension * 2**dimension // 2)
     # networkx gives dimension 0 no node at all.
     return weights(_number_nodes(nx.hypercube_graph(dimension)) if dimension else nx.empty_graph(1))
 
@@ -144,7 +144,7 @@ def exponential(agents: int, weights: Weights = metropolis) -> csr_array:
         exponential(16): 16 agents, 56 edges, rho=0.5000
     """
     check_count(agents, "agents")
-    _check_size(agents, agents * agents.bit_length())
+    check_size(agents, agents * agents.bit_length())
     powers = [2**j for j in range((agents // 2).bit_length())]
     return weights(nx.circulant_graph(agents, powers))
 
@@ -162,7 +162,7 @@ def erdos_renyi(agents: int, probability: float, seed: int = 0, weights: Weights
     """
     check_count(agents, "agents")
     check_probability(probability, "probability")
-    _check_size(agents, round(1e6 * probability) * agents**2 // 2_000_000)
+    check_size(agents, round(1e6 * probability) * agents**2 // 2_000_000)
     graph = nx.fast_gnp_random_graph(agents, probability, seed=seed)
     threshold = math.log(agents) / agents
     _check_connected(graph, seed, f"a larger probability (log(n)/n is {threshold:.3g}, this one is {probability:g})")
@@ -184,7 +184,7 @@ def regular(agents: int, degree: int, seed: int = 0, weights: Weights = metropol
             f"there is no graph of {agents} agents with {degree} neighbours each: "
             f"degree must be less than agents, and one of the two even"
         )
-    _check_size(agents, agents * degree // 2)
+    check_size(agents, agents * degree // 2)
     graph = _number_nodes(nx.random_regular_graph(degree, agents, seed=seed))
     _check_connected(graph, seed, "a larger degree (from 3 on most such graphs are connected)")
     return weights(graph)
@@ -253,7 +253,7 @@ def _number_nodes(graph: Graph) -> Graph:
     return plain
 
 
-def _check_size(agents: int, edges: int) -> None:
+def check_size(agents: int, edges: int) -> None:
     """Refuse a graph that is too large before it is made."""
     needed = AGENT * agents + EDGE * edges
     memory_budget.check(needed, f"a graph of {agents:,} agents and {edges:,} edges", "fewer agents or edges need less")

@@ -38,6 +38,19 @@ def check_matrix(given: ArrayLike | sparray | spmatrix) -> csr_array:
     the self weights become w_ii = 1 − Σ_j w_ij in double precision; where that would be negative, all w_ij shrink by a
     factor.
     """
+    W, tolerance = _check_weights(given)
+    _check_connected(W)
+    _check_rho(W, tolerance)
+    return W
+
+
+def check_weights(given: ArrayLike | sparray | spmatrix) -> csr_array:
+    """A matrix as in `check_matrix`, which need neither be connected nor reach consensus by itself."""
+    return _check_weights(given)[0]
+
+
+def _check_weights(given: ArrayLike | sparray | spmatrix) -> tuple[csr_array, float]:
+    """The matrix, and how far rounding may have taken its entries."""
     matrix: Any = given if issparse(given) else np.asarray(given)
     rounding = ROUNDINGS * float(np.finfo(matrix.dtype).eps) if np.issubdtype(matrix.dtype, np.floating) else 0.0
     tolerance = max(TOLERANCE, rounding)
@@ -49,9 +62,7 @@ def check_matrix(given: ArrayLike | sparray | spmatrix) -> csr_array:
         W = _renormalise(W)
     W.eliminate_zeros()
     W.sort_indices()
-    _check_connected(W)
-    _check_rho(W, tolerance)
-    return W
+    return W, tolerance
 
 
 def _check_square(matrix: Any) -> csr_array:

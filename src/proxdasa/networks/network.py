@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 
-from proxdasa.networks.matrix_checks import check_matrix
-from proxdasa.networks.spectrum import rho, smallest
+from proxdasa.networks.matrix_checks import check_matrix, check_weights
+from proxdasa.networks.spectrum import rho, rho_of_rounds, smallest
 
 
 @final
@@ -43,9 +43,15 @@ class Network:
     """The name in tables and figures."""
     recipe: Mapping[str, object]
     """How it was made, in plain values: the builder's name and its arguments."""
+    rounds: tuple[csr_array, ...] = ()
+    """The matrices of consecutive rounds, if the graph changes; W is then their mean, on all of their edges."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "W", check_matrix(self.W))
+        if self.rounds:
+            object.__setattr__(self, "rounds", tuple(check_weights(each) for each in self.rounds))
+            if not self.rho < 1:
+                raise ValueError("the matrices of all rounds together do not bring the agents closer to each other")
 
     @property
     def n(self) -> int:
@@ -54,8 +60,11 @@ class Network:
 
     @cached_property
     def rho(self) -> float:
-        """ρ = max(|λ₂|, |λ_n|): one round of W shrinks disagreement at least by this factor."""
-        return rho(self.W)
+        """ρ = max(|λ₂|, |λ_n|): one round of W shrinks disagreement at least by this factor.
+
+        If the graph changes, that is so on average over all rounds: ρ^R = ‖W_R ⋯ W_1 − J‖, with J = 11ᵀ/n.
+        """
+        return rho_of_rounds(self.rounds) if self.rounds else rho(self.W)
 
     @cached_property
     def smallest_eigenvalue(self) -> float:
@@ -101,7 +110,8 @@ class Network:
         agents, edges = count_of(self.n, "agent"), count_of(len(self.edges), "edge")
         # Four digits of 0.99999 would read as one, which no network has.
         rate = f"{self.rho:.4f}" if self.rho < 0.9999 else f"1-{1 - self.rho:.2e}"
-        return f"{self.label}: {agents}, {edges}, rho={rate}"
+        rounds = f", {len(self.rounds)} rounds" if self.rounds else ""
+        return f"{self.label}: {agents}, {edges}{rounds}, rho={rate}"
 
 
 def count_of(number: int, noun: str) -> str:

@@ -16,15 +16,15 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from proxdasa.checks import InvalidArgumentError, check_number, check_whole, invalid
-from proxdasa.networks.matrix_checks import check_matrix
+from proxdasa.networks.matrix_checks import check_matrix, check_weights
 from proxdasa.networks.network import Network, count_of
 from proxdasa.networks.weights import Weights
 
 P = ParamSpec("P")
 
 
-def builder(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
-    """Turn a function that returns W into a builder of networks with the same parameters and annotations."""
+def builder(weigh: Callable[P, csr_array | tuple[csr_array, ...]]) -> Callable[P, Network]:
+    """Turn a function that returns W, or one for each round, into a builder of networks with the same parameters."""
     name, signature = weigh.__name__, inspect.signature(weigh)
 
     @functools.wraps(weigh)
@@ -34,9 +34,11 @@ def builder(weigh: Callable[P, csr_array]) -> Callable[P, Network]:
             bound.apply_defaults()
             for key, parameter in signature.parameters.items():
                 bound.arguments[key] = _convert(key, bound.arguments[key], parameter.annotation)
-            W = weigh(*bound.args, **bound.kwargs)
-            recipe = {"name": name, **{key: _plain(value, W) for key, value in bound.arguments.items()}}
-            return Network(W, _label(recipe, signature), recipe)
+            made = weigh(*bound.args, **bound.kwargs)
+            rounds = made if isinstance(made, tuple) else ()
+            W = csr_array(sum(made[1:], start=made[0]) / len(made)) if isinstance(made, tuple) else made
+            recipe = {"name": name, **{key: _plain(value, W, rounds) for key, value in bound.arguments.items()}}
+            return Network(W, _label(recipe, signature), recipe, rounds)
         except InvalidArgumentError as error:  # first: it is a TypeError and a ValueError
             raise InvalidArgumentError(f"{name}: {error}") from error
         except TypeError as error:
@@ -61,7 +63,7 @@ def _convert(key: str, value: Any, annotation: Any) -> Any:
     return value
 
 
-def _plain(value: object, W: csr_array) -> object:
+def _plain(value: object, W: csr_array, rounds: tuple[csr_array, ...]) -> object:
     if value is None or isinstance(value, int | float):
         return value
     if isinstance(value, str | Path):
@@ -69,15 +71,16 @@ def _plain(value: object, W: csr_array) -> object:
     if callable(value):
         # The name of a user's own function does not identify its weights, so a fingerprint of W is added.
         name, own = getattr(value, "__name__", type(value).__name__), not str(value.__module__).startswith(__package__)
-        return {"name": name, **_fingerprint(check_matrix(W))} if own else name
-    return _fingerprint(check_matrix(W))
+        return {"name": name, **_fingerprint(check_matrix(W), rounds)} if own else name
+    return _fingerprint(check_matrix(W), rounds)
 
 
-def _fingerprint(W: csr_array) -> dict[str, object]:
+def _fingerprint(W: csr_array, rounds: tuple[csr_array, ...]) -> dict[str, object]:
     """The size of a network and a digest of its weights, the same on every machine."""
     digest = hashlib.sha256()
-    for array, kind in ((W.indptr, "<i8"), (W.indices, "<i8"), (W.data, "<f8")):
-        digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
+    for each in (W, *map(check_weights, rounds)):
+        for array, kind in ((each.indptr, "<i8"), (each.indices, "<i8"), (each.data, "<f8")):
+            digest.update(np.ascontiguousarray(array, dtype=kind).tobytes())
     edges = (W.nnz - int(np.count_nonzero(W.diagonal()))) // 2
     return {"agents": int(W.shape[0]), "edges": edges, "sha256": digest.hexdigest()}
 

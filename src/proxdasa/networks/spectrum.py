@@ -13,13 +13,14 @@ needs many times the products on large random graphs, and refuses an operator wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
 from scipy.sparse import csc_array, csr_array, diags_array
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import LinearOperator, eigsh, splu
 
 from proxdasa import caller_warnings
 
@@ -55,6 +56,34 @@ def rho(W: csr_array) -> float:
         return 0.0
     # Weights near machine precision could round ρ up to one, where 1/(1 − ρ) has no value.
     return min(float(found), float(np.nextafter(1.0, 0.0)))
+
+
+def rho_of_rounds(rounds: Sequence[csr_array]) -> float:
+    """The mean rate ρ of matrices in turn, ρ^R = ‖W_R ⋯ W_1 − J‖; 0 if they reach the exact mean."""
+    n = rounds[0].shape[0]
+
+    def disagree(x: Vector) -> Vector:
+        x = x - x.mean(axis=0)
+        for W in rounds:
+            x = W @ x
+        return x
+
+    def square(x: Vector) -> Vector:
+        x = disagree(x)
+        for W in reversed(rounds):
+            x = W @ x
+        centred: Vector = x - x.mean(axis=0)
+        return centred
+
+    if n <= DENSE_LIMIT:
+        norm = float(np.linalg.norm(disagree(np.eye(n)), 2))
+    else:
+        start = np.cos(np.arange(n) * 2.4)
+        if np.linalg.norm(square(start)) < ROUNDING * n:
+            return 0.0
+        operator = LinearOperator((n, n), matvec=square, dtype=np.float64)
+        norm = math.sqrt(float(eigsh(operator, k=1, v0=start, tol=ACCURACY, return_eigenvectors=False)[0]))
+    return 0.0 if norm < 1e-12 else min(norm ** (1 / len(rounds)), np.nextafter(1, 0) if norm < 1 else 1.0)
 
 
 def smallest(W: csr_array) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Regularizer
+from proxdasa.contracts import Mixing, Regularizer
 from proxdasa.engines import Alone, Transport, connect
 from proxdasa.networks import Network
 from proxdasa.regularizers import Blocks
@@ -20,6 +20,14 @@ def check_network(network: object) -> None:
     """Raise unless it is a network."""
     if not isinstance(network, Network):
         raise TypeError(f"network must be a network, such as networks.ring(8); got {network!r}")
+    if network.rounds:
+        raise ValueError(f"{network.label} changes from round to round, which optimizers do not support yet")
+
+
+def check_mixing(mixing: Mixing) -> None:
+    """Refuse a mixing that rests in some iterations: an optimizer would not know which."""
+    if callable(getattr(mixing, "rests", None)):
+        raise ValueError(f"{mixing} sends nothing in some iterations, which optimizers do not support yet")
 
 
 def join_regularizers(sizes: Sequence[int], regularizers: Sequence[Regularizer]) -> Regularizer:

@@ -19,7 +19,7 @@ from proxdasa.engines import Transport
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.optim.arguments import bind_alpha, check_network, find_processes, join_regularizers
+from proxdasa.optim.arguments import bind_alpha, check_mixing, check_network, find_processes, join_regularizers
 from proxdasa.optim.buffers import Buffers, Policy
 from proxdasa.optim.local_agent import LocalAgent
 from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
@@ -82,6 +82,7 @@ class Decentralised(Optimizer, ABC):
         buffers: Policy | None = None,
     ) -> None:
         check_network(network)
+        check_mixing(mixing)
         self._name, self._complete = type(self).__name__, False
         self._default, self._regularizers = regularizer, list[Regularizer]()
         super().__init__(params, {"lr": 1.0, "k": 0})

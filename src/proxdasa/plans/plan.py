@@ -161,6 +161,8 @@ def plan(
         L = estimate_lipschitz(problem) if L is None else L
     if gamma is None and L is not None:
         gamma = 1 / L
+    if network.rounds:
+        raise ValueError(f"{network.label} changes from round to round, and plans are for graphs that do not")
     ways = rules(network.rho)
     if mixing and _protocol(mixing, network) not in (_protocol(way, network) for way in ways.values()):
         ways["as given"] = mixing

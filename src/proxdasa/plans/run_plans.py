@@ -33,7 +33,7 @@ def departure(setup: Setup) -> str | None:
     α_{k+1} ≤ α_k (Lemmas 7 and 8). They are checked at some iterations only, most of them early.
     """
     method, mixing = type(setup.algorithm), setup.mixing
-    if method not in TRACKING or not isinstance(mixing, Gossip | Chebyshev):
+    if method not in TRACKING or not isinstance(mixing, Gossip | Chebyshev) or setup.conditions or setup.network.rounds:
         return None
     algorithm = setup.bound()
     k = np.unique(np.geomspace(1, setup.iterations, 200).astype(int)) - 1

@@ -8,13 +8,13 @@ the same run.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, Engine
+from proxdasa.contracts import Engine, Step
 from proxdasa.runs.results import Divergence
 from proxdasa.schedules import Number
 
@@ -96,21 +96,28 @@ def broken_trials(engine: Engine, state: Any) -> list[int]:
 
 
 def locate(
-    algorithm: Algorithm, engine: Engine, trials: Collection[int], before: tuple[int, Any], after: tuple[int, Any]
+    step: Step,
+    engine: Engine,
+    trials: Collection[int],
+    before: tuple[int, Any],
+    after: tuple[int, Any],
+    costs: Mapping[str, float],
 ) -> dict[int, Divergence]:
     """The first agent and iteration of each trial that diverged between a finite state and a broken one.
 
-    Both states come with their iterations. If the replay of a trial stays finite, because a step depends on something
-    other than state and k, the answer is the first agent that is broken in the second state.
+    Both states come with their iterations, and the first one with the costs so far, by which rounds are numbered. If
+    the replay of a trial stays finite, because a step depends on something other than state and k, the answer is the
+    first agent that is broken in the second state.
     """
     watched, (start, state), (stop, broken) = _CheckedAgents(engine, trials), before, after
     spent = engine.counts()
     try:
         with engine.stepping():
+            engine.restore(costs)
             for watched.k in range(start, stop):
                 if watched.complete:
                     break
-                state = algorithm.step(watched, watched.k, state)
+                state = step(watched, watched.k, state)
                 for tensor in state:
                     watched.check(tensor)
     finally:

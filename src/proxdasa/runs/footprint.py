@@ -10,12 +10,20 @@ SCRATCH = 4
 """Temporary tensors of the size of a variable in each step."""
 DENSE = 48
 """Bytes for each pair of agents where mixing is one dense product, computed from eigenvectors of W."""
+EVENT = 64 * 30
+"""Bytes for each entry of W where links or agents fail: events and weights of many rounds at once."""
 RECORD = 1_000
 """Bytes for one record of one trial."""
 
 
 def footprint(
-    algorithm: Algorithm, problem: Problem, network: Network, mixing: Mixing, trials: int, agents: range | None = None
+    algorithm: Algorithm,
+    problem: Problem,
+    network: Network,
+    mixing: Mixing,
+    trials: int,
+    agents: range | None = None,
+    varies: bool = False,
 ) -> int:
     """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
@@ -27,4 +35,5 @@ def footprint(
     drawn = rows * BLOCK * problem.words * (4 + size)
     dense = agents is None and dense_pays(network.W, mixing.rounds_for(network.rho))
     weights = DENSE * n**2 if dense else (16 + size) * trials * network.W.nnz
-    return variables + drawn + weights
+    events = EVENT * trials * network.W.nnz if varies or network.rounds else 0
+    return variables + drawn + weights + events

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from proxdasa import caller_warnings
 from proxdasa.checks import check_count
-from proxdasa.contracts import Algorithm, Engine
+from proxdasa.contracts import Agents, Algorithm, Engine
 from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
 from proxdasa.runs.checkpoint_contents import Expected
@@ -114,12 +114,12 @@ class Loop:
                 self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
-        self._observed = self._now
+        self._observed, self._costs = self._now, self.engine.counts()
         self._observe_if_due()
 
     def _iterate(self) -> None:
         save_every = self._saving.every if self._saving else None
-        step = self.engine.compile(self.algorithm.step) if self.compile else self.algorithm.step
+        step = self.engine.compile(self.algorithm.step) if self.compile else self._step
         tick = max(1, self.iterations // 200)
         watched = self.watch.rule.every if self.watch else None
         first = True
@@ -147,6 +147,14 @@ class Loop:
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k % save_every == 0)):
                 self._save()
+
+    def _step(self, agents: Agents, k: int, state: Any) -> Any:
+        """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
+        active = self.engine.enter(k)
+        new = self.algorithm.step(agents, k, state)
+        if active is None:
+            return new
+        return type(new)(*(torch.where(active, moved, kept) for moved, kept in zip(new, state, strict=True)))
 
     def _check(self, state: Any, verb: str) -> Any:
         """The state, if it is one: a mistake in a user's own method would surface far from its cause."""
@@ -177,7 +185,8 @@ class Loop:
         view = self._view(state)
         columns = {metric.name: metric.of(view).tolist() for metric in self._measures}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
-        costs: Row = {**self.engine.counts(), "seconds": self.seconds}
+        self._costs = self.engine.counts()
+        costs: Row = {**self._costs, "seconds": self.seconds}
         if math.isfinite(self._epoch):
             costs["epochs"] = costs["samples"] / self._epoch
         latest = [
@@ -208,7 +217,7 @@ class Loop:
         if k == 0:
             raise ValueError(f"the starting point of trial {broken[0]} is not finite")
         # Trials share nothing, so a trial that is not finite does no harm to the others and need not be removed.
-        for trial, where in locate(self.algorithm, self.engine, broken, self._observed, self._now).items():
+        for trial, where in locate(self._step, self.engine, broken, self._observed, self._now, self._costs).items():
             self.diverged[trial] = where
             if self.engine.writes:  # one process warns for all
                 caller_warnings.warn(
@@ -277,7 +286,7 @@ class Loop:
         counts = self.engine.counts()
         with self.engine.stepping():
             state = self._check(self.algorithm.init(self.engine, self.start.clone()), "init")
-            state = self._check(self.algorithm.step(self.engine, 0, state), "step")
+            state = self._check(self._step(self.engine, 0, state), "step")
         seen = numbers(self.engine, self._view(state), self._measures)
         self.engine.restore(counts)
         return seen

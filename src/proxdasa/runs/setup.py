@@ -17,6 +17,7 @@ from torch import Tensor
 from proxdasa import memory_budget
 from proxdasa import metrics as measures
 from proxdasa.checks import check_count, check_seed
+from proxdasa.conditions import Condition
 from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
 from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, blocks
@@ -31,7 +32,7 @@ from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop, Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
-from proxdasa.runs.setup_checks import check_kinds, check_method
+from proxdasa.runs.setup_checks import check_conditions, check_kinds, check_method
 from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
@@ -61,6 +62,7 @@ class Setup:
     compile: bool = False
     exact: bool = False
     stop: Stationary | None = None
+    conditions: Sequence[Condition] = ()
     note: str | None = None
 
     def __post_init__(self) -> None:
@@ -82,6 +84,7 @@ class Setup:
         check_method(self.algorithm, network, self.regularizer, self.mixing, self.metrics)
         if self.stop is not None:
             self.stop.check(self.algorithm)
+        check_conditions(self.conditions, self.network, self.mixing, self.compile)
         if self.compile and self.exact:
             raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
 
@@ -93,6 +96,8 @@ class Setup:
         """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
         settings = {name: describe(value) for name, value in self.settings().items()}
         settings["dtype"] = describe(self.problem.dtype)
+        if not self.conditions:
+            del settings["conditions"]  # so that a run under perfect conditions is described as it always was
         facts = {
             "title": self.algorithm.facts.title,
             "agents": self.network.n,
@@ -115,7 +120,8 @@ class Setup:
         assert self.observe_every is not None
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
-        needed = footprint(self.algorithm, own or self.problem, self.network, self.mixing, self.trials, agents)
+        varies, problem = bool(self.conditions), own or self.problem
+        needed = footprint(self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies)
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
         memory_budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
 
@@ -160,7 +166,7 @@ class Setup:
     def engine(self, transport: Transport | None = None) -> Engine:
         """The engine in which the agents' rows live."""
         self.check_weights()
-        task = Task(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed)
+        task = Task(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions)
         if transport is None and not self.exact:
             self.check_memory()
             return Simulator(task)
@@ -263,6 +269,7 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.
+        conditions: what goes wrong in the network (`proxdasa.conditions`); nothing by default.
         note: a remark that is kept in the configuration of the results; it changes nothing else.
         progress: called from time to time with the iterations made, K, and the latest rows.
         checkpoints: a folder for checkpoints. If it holds some of this run, the run continues from the last. Your own

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from proxdasa import metrics as measures
+from proxdasa.conditions import Condition, Weather
 from proxdasa.contracts import Algorithm, Mixing, Regularizer
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network
@@ -53,6 +54,11 @@ def check_method(
             f"{method.title} is for Ψ = 0 only, but the regularizer is {type(regularizer).__name__}; "
             "leave it out, or choose a proximal method"
         )
+    if method.eigenvalues_above > -1 and network.rounds:
+        raise ValueError(
+            f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, and {network.label} has "
+            "another matrix in each round; choose a network that does not change"
+        )
     if method.eigenvalues_above > -1:
         # Mixing is a polynomial in W, so applied to numbers λ instead of W it gives its own eigenvalues. Between two
         # eigenvalues of W it may dip below both, and only the ends of the spectrum are known: try the whole range.
@@ -64,6 +70,22 @@ def check_method(
                 f"{mixing} on the network {network.label} reach down to {least:.4g}; an even number of "
                 "gossip rounds has none below 0"
             )
+
+
+def check_conditions(conditions: Sequence[Condition], network: Network, mixing: Mixing, compile: bool) -> None:  # noqa: A002
+    """Refuse conditions that are none, and mixings for which a changing W is not W."""
+    if not all(callable(getattr(each, "begin", None)) for each in conditions):
+        raise TypeError(f"conditions must be a list of proxdasa.conditions, such as LinkLoss(0.1); got {conditions!r}")
+    if compile and getattr(mixing, "rests", None):
+        raise ValueError(f"compile and {mixing} exclude each other: iterations differ")
+    if not conditions and not network.rounds:
+        return
+    Weather(conditions, network, trials=1, seed=0)  # refuses agents that do not exist
+    cause = "conditions" if conditions else f"the network {network.label}"
+    if not getattr(mixing, "varies", False) and mixing.rounds_for(network.rho) > 1:
+        raise ValueError(f"{mixing} is a polynomial of one W, and with {cause} W differs by round; choose Gossip")
+    if compile:
+        raise ValueError(f"compile and {cause} exclude each other: W differs from round to round")
 
 
 def _check_averaging(algorithm: Algorithm, metrics: Sequence[Metric]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,11 +25,21 @@ def blocks(n: int, size: int) -> list[range]:
 
 
 class Message(NamedTuple):
-    """A buffer with two views of it: the rows ``[batch, agents, d]`` and the header."""
+    """A buffer with two views of it: the header, and the rows ``[batch, agents, d]``, or some of them ``[some, d]``."""
 
     buffer: Tensor
     rows: Tensor
     header: Tensor
+    travelling: Tensor | None = None
+    """Which of the rows ``[batch, agents]`` travel, if not all do."""
+
+
+class Crossing(NamedTuple):
+    """Links from this process to another: their numbers, and the rows at their ends in the messages out and in."""
+
+    links: Tensor
+    own: Tensor
+    theirs: Tensor
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,41 @@ class Halo:
         """The rows of a matrix that live here, on the columns of the table."""
         return csr_array(matrix[here.start : here.stop][:, self.columns])
 
+    def crossings(self, edges: np.ndarray, parts: list[range], here: range) -> dict[int, Crossing]:
+        """For each peer, the links between its agents and those here, and the rows that travel over each of them."""
+        found: dict[int, Crossing] = {}
+        for peer, rows in self.receives.items():
+            part, agents = parts[peer], self.columns[rows]
+            for left, right in ((0, 1), (1, 0)):
+                ends = edges[:, left], edges[:, right]
+                inside = (ends[0] >= here.start) & (ends[0] < here.stop)
+                links = np.flatnonzero(inside & (ends[1] >= part.start) & (ends[1] < part.stop))
+                own = np.searchsorted(self.sends[peer].cpu().numpy(), ends[0][links] - here.start)
+                theirs = np.searchsorted(agents, ends[1][links])
+                some = Crossing(*(torch.from_numpy(each.astype(np.int64)) for each in (links, own, theirs)))
+                found[peer] = Crossing(*map(torch.cat, zip(found[peer], some, strict=True))) if peer in found else some
+        return found
+
+    def some_buffers(
+        self, x: Tensor, crossings: Mapping[int, Crossing], up: Tensor
+    ) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
+        """Messages out, with their rows, messages in, and a table of zeros, if only some links are up.
+
+        Events are named, so the receiver knows which rows come without being told.
+        """
+        batch, _, d = x.shape
+        out: dict[int, Message] = {}
+        into: dict[int, Message] = {}
+        copies = batch // len(up)
+        for peer, crossing in crossings.items():
+            carried = up[:, crossing.links].to(torch.int32)
+            rows, receives = self.sends[peer], self.receives[peer]
+            for message, ends, count in ((out, crossing.own, len(rows)), (into, crossing.theirs, _length(receives))):
+                used = torch.zeros(len(up), count, dtype=torch.int32).index_add_(1, ends, carried) > 0
+                message[peer] = _message_of_some(x, used.repeat(copies, 1))
+            out[peer].rows.copy_(x[:, rows][out[peer].travelling])
+        return out, into, x.new_zeros(batch, len(self.columns), d)
+
     def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
         """Messages out, messages in, and the table, for rows like x ``[batch, here, d]``; allocated once per shape."""
         batch, _, d = x.shape
@@ -81,6 +127,15 @@ class Halo:
             into = {peer: _message(x, rows.stop - rows.start) for peer, rows in self.receives.items()}
             self._messages[key] = (out, into, x.new_empty(batch, len(self.columns), d))
         return self._messages[key]
+
+
+def _length(rows: slice) -> int:
+    return int(rows.stop - rows.start)
+
+
+def _message_of_some(x: Tensor, travelling: Tensor) -> Message:
+    buffer = x.new_zeros(int(travelling.sum()) * x.shape[-1] + HEADER)
+    return Message(buffer, buffer[HEADER:].view(-1, x.shape[-1]), buffer[:HEADER], travelling)
 
 
 def _message(x: Tensor, rows: int) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from proxdasa.conditions import Weather
 from proxdasa.contracts import Mixing, Network, PeerError
 from proxdasa.engines.messages.halo import Halo, blocks
 from proxdasa.engines.messages.transport import LostError, Transport
 from proxdasa.engines.products import ExactProduct, adjacency, product
+from proxdasa.engines.varying_products import VaryingProduct
 
 TURNS = 2**16
 """Messages number their rounds modulo this: a number that every floating-point type of a message can hold."""
@@ -42,6 +45,7 @@ class Neighbourhood:
         dtype: torch.dtype,
         exact: bool = False,
         remedy: str = "",
+        weather: Weather | None = None,
     ) -> None:
         self._network, self._mixing, self._transport = network, mixing, transport
         self._remedy = f"; {remedy}" if remedy else ""  # the end of the message if one is missed
@@ -51,6 +55,16 @@ class Neighbourhood:
         make = ExactProduct if exact else product
         self._weights = make(self._halo.block(network.W, self.agents), dtype)
         self._graph = make(self._halo.block(adjacency(network.W), self.agents), dtype)
+        self._weather = weather
+        if weather is not None:
+            self._varying, self._varying_graph = (
+                VaryingProduct(
+                    self._halo.block(matrix, self.agents), self.agents, self._halo.columns, network.edges, dtype, exact,
+                    [self._halo.block(each, self.agents) for each in rounds],
+                )
+                for matrix, rounds in ((network.W, network.rounds), (adjacency(network.W), ()))
+            )  # fmt: skip
+            self._crossings = self._halo.crossings(network.edges, self.parts, self.agents)
         self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 
@@ -59,16 +73,28 @@ class Neighbourhood:
     _stop: int | None
     """The iteration before which to stop, once somebody has asked."""
 
-    def mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device."""
+    def mix(self, tensors: tuple[Tensor, ...], first: int = 0) -> tuple[Tensor, ...]:
+        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number."""
         home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-        sent = together.to(self._transport.device)
-        mixed = self._mixing(lambda x: self._weights(self._table(x)), sent, self._network.rho)
+        sent, rounds = together.to(self._transport.device), itertools.count(first)
+
+        def apply(x: Tensor) -> Tensor:
+            return self._in_weather(self._varying, x, next(rounds)) if self._weather else self._weights(self._table(x))
+
+        mixed = self._mixing(apply, sent, self._network.rho)
         return torch.split(mixed.to(home), len(tensors[0]))
 
-    def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j."""
-        return self._graph(self._table(x))
+    def neighbour_sum(self, x: Tensor, number: int | None = None) -> Tensor:
+        """Σ_{j~i} x_j; in a round with a number an agent's own row stands in for one that is missing."""
+        if self._weather is None or number is None:
+            return self._graph(self._table(x))
+        return self._in_weather(self._varying_graph, x, number)
+
+    def _in_weather(self, product: VaryingProduct, x: Tensor, number: int) -> Tensor:
+        """The product of a round in which rows travel over the links that are up, and over no others."""
+        assert self._weather is not None
+        place, _, links = self._weather.look(number)
+        return product.in_weather(self._table(x, up=links[place]), self._weather, number)
 
     def meet(self, like: Tensor) -> None:
         """Exchange messages, of the size of a step's, that say: no step follows.
@@ -84,12 +110,12 @@ class Neighbourhood:
     def proceed(self, k: int) -> bool:
         """Whether to run iteration k; false once all have agreed to stop before it.
 
-        The request travels at least one hop in each iteration, so after as many iterations as there are processes
-        everybody knows it.
+        The request travels at least one hop in each iteration that mixes, so after as many of these as there are
+        processes everybody knows it.
         """
         self.k = k
         if self._asked and self._stop is None:
-            self._stop = k + self._transport.size
+            self._stop = k + self._transport.size * getattr(self._mixing, "period", 1)
         return self._stop is None or k < self._stop
 
     def fail(self, reason: str) -> None:
@@ -101,9 +127,10 @@ class Neighbourhood:
 
         Without this, a message of another size or type would be read as garbage.
         """
-        W = self._network.W
-        weights = hashlib.sha256(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes()).hexdigest()
-        claims = {"number of agents": str(self._network.n), "network": weights, **claims}
+        weights = hashlib.sha256()
+        for W in (self._network.W, *self._network.rounds):
+            weights.update(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes())
+        claims = {"number of agents": str(self._network.n), "network": weights.hexdigest(), **claims}
         own = torch.stack([_digest(text) for text in claims.values()])
         theirs = {peer: torch.empty_like(own) for peer, _ in self.others()}
         if self._transport.rank:
@@ -151,18 +178,22 @@ class Neighbourhood:
         with self._naming_lost_agents():
             return self._transport.sum(x)
 
-    def _table(self, x: Tensor, meeting: bool = False) -> Tensor:
-        """The rows here and, fresh from their processes, those of neighbours elsewhere."""
+    def _table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None) -> Tensor:
+        """The rows here and, fresh from their processes, those of neighbours elsewhere.
+
+        If only some links are ``up``, ``[trials, links]``, rows that none of them carries are not sent, and are zero.
+        """
         if not self._halo.sends:
             return x
         began = time.perf_counter()
-        out, into, table = self._halo.buffers(x)
+        out, into, table = self._halo.buffers(x) if up is None else self._halo.some_buffers(x, self._crossings, up)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
         # "Iterations left" rather than "stop before iteration k", which a float32 header could not hold exactly.
         left = 0 if self._stop is None else max(1, self._stop - self.k)
         for peer, message in out.items():
-            torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
+            if up is None:
+                torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
             message.header[0], message.header[1] = turn, left
             self.spent["bytes"] += message.buffer.nbytes
         waiting = self.exchange(
@@ -172,7 +203,10 @@ class Neighbourhood:
         table[:, self._halo.own] = x
         for peer, message in into.items():
             self._read_header(peer, turn, *message.header.tolist())
-            table[:, self._halo.receives[peer]] = message.rows
+            if up is None:
+                table[:, self._halo.receives[peer]] = message.rows
+            else:
+                table[:, self._halo.receives[peer]][message.travelling] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
         return table

@@ -1,0 +1,36 @@
+"""Conditions: what goes wrong in a network. Links lose messages, and agents are out, late, or take part only at times.
+
+    proxdasa.run(..., conditions=[conditions.LinkLoss(0.3), conditions.Outages(mean_up=200, mean_down=20)])
+
+Links. In each round the links that are up give a matrix W_r. The weight of a missing link goes back to both its ends,
+
+    W_r = W + Σ_{(i, j) missing} w_ij (e_i − e_j)(e_i − e_j)ᵀ,
+
+so that W_r stays symmetric and doubly stochastic: means survive every round, and gradient tracking stays exact. That
+takes an acknowledgement of each message in a real network: an end that does not know that its message was lost cannot
+keep its weight.
+
+Agents. One that is out keeps its whole state, draws no sample and has no link in that iteration.
+
+Events are named by (seed, trial, link or agent, round or iteration) like samples, so they do not depend on the engine
+or on the number of processes, and a resumed run sees the same ones. Trials see different events.
+"""
+
+from proxdasa.conditions.agent_conditions import Downtimes, Outages, Participation, Stragglers
+from proxdasa.conditions.events import Condition
+from proxdasa.conditions.link_conditions import Bursts, LinkLoss
+from proxdasa.conditions.weather import Weather
+
+ALL = (LinkLoss, Bursts, Outages, Downtimes, Participation, Stragglers)
+
+__all__ = [
+    "ALL",
+    "Bursts",
+    "Condition",
+    "Downtimes",
+    "LinkLoss",
+    "Outages",
+    "Participation",
+    "Stragglers",
+    "Weather",
+]

@@ -1,0 +1,58 @@
+"""Fewer messages: mixing in some iterations only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from proxdasa.checks import check_count
+from proxdasa.contracts import Mixing
+from proxdasa.mixing.gossip import Gossip
+
+
+@dataclass(frozen=True)
+class Every:
+    """Mix in every ``period``-th iteration, and send nothing in the others: local steps in between.
+
+        mix(X) = mixing(X) if k + 1 is a multiple of ``period``, else X
+
+    The theory of the paper's methods assumes that every iteration mixes; with local steps their step sizes usually have
+    to be smaller, and agents whose data differ drift apart in between.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
+        >>> result = proxdasa.run(
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3),
+        ...     problem,
+        ...     networks.ring(4),
+        ...     mixing=proxdasa.Every(5),
+        ...     iterations=100,
+        ... )
+        >>> result.records[-1]["rounds"]
+        20
+    """
+
+    period: int
+    mixing: Mixing = field(default_factory=Gossip)
+
+    def __post_init__(self) -> None:
+        check_count(self.period, "period")
+
+    @property
+    def varies(self) -> bool:
+        """Whether W may differ from round to round."""
+        return bool(getattr(self.mixing, "varies", False))
+
+    def rests(self, k: int) -> bool:
+        """Whether iteration k sends nothing."""
+        return (k + 1) % self.period != 0
+
+    def rounds_for(self, rho: float) -> int:
+        """The number of rounds in an iteration that mixes."""
+        return self.mixing.rounds_for(rho)
+
+    def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:
+        """The mixed rows, in an iteration that mixes."""
+        return self.mixing(apply, x, rho)

@@ -1,0 +1,124 @@
+"""Networks whose graph changes from round to round."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, problems, regularizers
+from proxdasa.conditions import LinkLoss, Outages
+from proxdasa.engines import Simulator, Task
+from tests.setups import METHODS, N, in_threads, setup
+
+GRAPHS = {
+    "hypercube": networks.one_peer_hypercube(8),
+    "matchings": networks.random_matchings(nx.cycle_graph(8), rounds=12, seed=1),
+    "alternating": networks.alternating([networks.ring(8), networks.star(8), networks.path(8)]),
+}
+assert N == 8
+
+
+def simulator(network, rounds=1, conditions=()):
+    problem = problems.Quadratic(torch.eye(3).double().expand(network.n, 3, 3), torch.zeros(network.n, 3).double())
+    return Simulator(Task(problem, network, regularizers.Zero(), proxdasa.Gossip(rounds), 1, 0, conditions))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_every_round_has_its_own_matrix(name):
+    network = GRAPHS[name]
+    engine, x = simulator(network), torch.randn(1, 8, 3, dtype=torch.float64)
+    expected = x[0].numpy()
+    for r in range(30):
+        W = network.rounds[r % len(network.rounds)]
+        expected = W @ expected
+        x = engine.mix(x)
+        np.testing.assert_allclose(x[0].numpy(), expected, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(network.W.toarray(), np.mean([W.toarray() for W in network.rounds], axis=0))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 64])
+def test_the_hypercube_reaches_the_mean_in_log_n_rounds_with_one_peer_each(n):
+    network = networks.one_peer_hypercube(n)
+    assert network.rho == 0
+    assert all((np.diff(W.indptr) == 2).all() for W in network.rounds)
+    x = torch.randn(1, n, 3, dtype=torch.float64)
+    mixed = simulator(network, rounds=n.bit_length() - 1).mix(x)
+    torch.testing.assert_close(mixed, x.mean(dim=1, keepdim=True).expand_as(x))
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_rho_is_that_of_the_product(name):
+    network = GRAPHS[name]
+    product = np.eye(8)
+    for W in network.rounds:
+        product = W @ product
+    norm = np.linalg.norm(product - np.full((8, 8), 1 / 8), 2)
+    assert network.rho ** len(network.rounds) == pytest.approx(norm, abs=1e-12)
+
+
+def test_rho_of_large_networks_agrees_with_the_dense_one(monkeypatch):
+    network = networks.random_matchings(nx.cycle_graph(60), rounds=8)
+    dense = network.rho
+    monkeypatch.setattr(networks.spectrum, "DENSE_LIMIT", 10)
+    assert networks.spectrum.rho_of_rounds(network.rounds) == pytest.approx(dense, rel=1e-6)
+    assert networks.spectrum.rho_of_rounds(networks.one_peer_hypercube(64).rounds) == 0
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_bits_in_any_number_of_processes(method, name):
+    chosen = [LinkLoss(0.2), Outages(9, 3)] if method == "prox-dasa-gt" else ()
+    base = setup(method, mixing=proxdasa.Gossip(2))
+    made = proxdasa.runs.setup.Setup(
+        base.algorithm, base.problem, GRAPHS[name], **{k: v for k, v in base.settings().items()
+        if k not in ("algorithm", "problem", "network", "_")} | {"conditions": chosen},
+    )  # fmt: skip
+    alone = made.run().x
+    for size in (2, 4):
+        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
+        assert torch.equal(first.x, alone)
+
+
+def test_links_that_a_round_does_not_have_carry_nothing():
+    d, K, network = 5, 6, networks.one_peer_hypercube(4)
+    problem = problems.Quadratic(torch.eye(d).expand(4, d, d).double(), torch.ones(4, d).double())
+    made = proxdasa.runs.setup.Setup(proxdasa.DPSGD(0.1), problem, network, iterations=K)
+    first, *_ = in_threads(4, lambda transport: made.run(processes=transport))
+    rows, headers = K * d, 2 * K * 2  # one row in each round; two neighbours in all get a header of two numbers
+    assert first.records[-1]["bytes"] == 8 * (rows + headers)
+
+
+def test_gradient_tracking_converges_on_matchings():
+    b = torch.arange(16.0, dtype=torch.float64).view(8, 2)
+    problem = problems.Quadratic(torch.eye(2).double().expand(8, 2, 2), b)
+    result = proxdasa.run(proxdasa.ProxDASAGT(0.3, 0.3), problem, GRAPHS["matchings"], iterations=3_000)
+    assert (result.x - b.mean(dim=0)).abs().max() < 1e-9
+
+
+def test_it_is_described_by_its_matrices():
+    one, other = (
+        networks.alternating([networks.ring(4), networks.star(4)]),
+        networks.alternating([networks.star(4), networks.ring(4)]),
+    )
+    assert one.recipe != other.recipe, "the order matters"
+    assert networks.one_peer_hypercube(4).recipe == {"name": "one_peer_hypercube", "agents": 4}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: networks.one_peer_hypercube(6), "agents must be a power of two"),
+        (lambda: networks.alternating([networks.ring(4), networks.ring(5)]), "networks of one size"),
+        (lambda: networks.random_matchings(nx.path_graph(["a", "b"])), "nodes 0, …, n−1"),
+        (lambda: networks.random_matchings(nx.empty_graph(3)), "."),
+        (lambda: proxdasa.plan(networks.one_peer_hypercube(4)), "plans are for graphs that do not"),
+        (lambda: proxdasa.run(proxdasa.D2(0.1), setup("prox-dasa").problem, GRAPHS["hypercube"]),
+         "has another matrix in each round"),
+        (lambda: proxdasa.run(proxdasa.ProxDASA(0.1, 0.1), setup("prox-dasa").problem, GRAPHS["hypercube"],
+                              mixing=proxdasa.Chebyshev(3)), "is a polynomial of one W"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused(make, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        make()

@@ -1,0 +1,82 @@
+"""Mixing in some iterations only."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, optim, problems
+from proxdasa.conditions import LinkLoss
+from proxdasa.runs.loop import Saving
+from tests.setups import METHODS, digest, in_threads, setup
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_first_is_the_mixing_itself(name):
+    plain = setup(name)
+    assert digest(dataclasses.replace(plain, mixing=proxdasa.Every(1, plain.mixing)).run().x) == digest(plain.run().x)
+
+
+def test_what_it_does_is_transcribed():
+    network, γ, K = networks.ring(5), 0.1, 17
+    A = torch.diag_embed(torch.linspace(0.5, 1.5, 10, dtype=torch.float64).view(5, 2))
+    b = torch.arange(10.0, dtype=torch.float64).view(5, 2)
+    result = proxdasa.run(
+        proxdasa.DPSGD(γ), problems.Quadratic(A, b), network, mixing=proxdasa.Every(4, proxdasa.Gossip(2)), iterations=K
+    )
+    W, x = torch.from_numpy(network.W.toarray()), torch.zeros(5, 2, dtype=torch.float64)
+    method = proxdasa.DPSGD(γ)
+    for k in range(K):
+        g = torch.einsum("nij,nj->ni", A, x) - b
+
+        class Agents:
+            def grad(self, *_):
+                return g  # noqa: B023
+
+            def prox(self, x, _gamma):
+                return x
+
+            def mix(self, x):
+                return W @ W @ x if k in (3, 7, 11, 15) else x  # noqa: B023
+
+        (x,) = method.step(Agents(), k, method.State(x))
+    torch.testing.assert_close(result.x[0], x)
+    assert result.records[-1]["rounds"] == 4 * 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_same_bits_in_any_number_of_processes(name):
+    made = setup(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)])
+    alone = made.run()
+    for size in (2, 3):
+        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
+        assert digest(first.x) == digest(alone.x)
+        assert first.records[-1]["rounds"] == alone.records[-1]["rounds"]
+
+
+def test_all_stop_before_the_same_iteration_though_most_send_nothing(tmp_path):
+    made = setup("prox-dasa", mixing=proxdasa.Every(3), iterations=40)
+
+    def part(transport):
+        loop = made.loop(transport)
+
+        def progress(k, _iterations, _rows):
+            if k == 12 and transport.rank == 1:
+                loop.engine.ask_to_stop()
+
+        return loop.run(progress, Saving(tmp_path))
+
+    results = in_threads(4, part)
+    assert {result.stopped for result in results} == {"interrupted"}
+    assert len({result.iterations for result in results}) == 1
+    resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
+    assert digest(resumed.x) == digest(made.run().x)
+
+
+def test_optimizers_refuse_it_and_networks_that_change():
+    model = torch.nn.Linear(2, 1)
+    with pytest.raises(ValueError, match=r"Every\(.*\) sends nothing in some iterations"):
+        optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.1, mixing=proxdasa.Every(2))
+    with pytest.raises(ValueError, match="changes from round to round"):
+        optim.ProxDASA(model.parameters(), networks.one_peer_hypercube(2), gamma=0.1, alpha=0.1)
