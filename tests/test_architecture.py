@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "exit_codes": set(),
     "memory_budget": set(),
     "caller_warnings": set(),
-    "modules": set(),
+    "modules": {"checks", "contracts"},
     "networks": {"caller_warnings", "checks", "memory_budget"},
     "contracts": {"schedules"},
     "samples": {"checks", "contracts"},

@@ -72,7 +72,7 @@ def test_gradients_are_those_of_each_network_alone(name):
 @pytest.mark.parametrize("name", architectures.ALL)
 def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
     p = architectures.problem(name, initial="each")
-    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 10 * p._width)  # several chunks
+    monkeypatch.setattr("proxdasa.problems.chunks.CHUNK", 10 * p._training.fit.width)  # several chunks
     x = p.start(0, 2)
     found, scores = p.evaluate(x), p.scores(x[:, 0])
     for trial, agent in itertools.product(range(2), range(3)):

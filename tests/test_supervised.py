@@ -97,7 +97,7 @@ def test_stacked_gradients_are_those_of_each_network(name, dtype, tolerance, mon
     x = p.start(0, 2)
     sample = Samples(p, 0, 2, range(3))(5)
     got = p.grad(x, sample)
-    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 12 * p._width)
+    monkeypatch.setattr("proxdasa.problems.chunks.CHUNK", 12 * p._training.fit.width)
     in_groups = p.grad(x, sample)  # of three networks
     for trial in range(2):
         for agent in range(3):
@@ -110,7 +110,7 @@ def test_stacked_gradients_are_those_of_each_network(name, dtype, tolerance, mon
 @pytest.mark.parametrize("name", ["perceptron", "lenet", "invented"])
 def test_evaluation_is_exact_for_uneven_agents(name, monkeypatch):
     p = problem(name, dtype=torch.float64, initial="each")
-    monkeypatch.setattr("proxdasa.problems.supervised.CHUNK", 7 * p._width)  # chunks of three, then less
+    monkeypatch.setattr("proxdasa.problems.chunks.CHUNK", 7 * p._training.fit.width)  # chunks of three, then less
     x = p.start(1, 2)
     loss, grad = p.evaluate(x)
     for trial in range(2):

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from proxdasa.checks import check_whole, invalid
+from proxdasa.contracts import Solved
+
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
 
@@ -107,3 +110,22 @@ def digest(values: Mapping[str, Tensor]) -> str:
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         total.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
+
+
+def fill(module: nn.Module, x: Tensor) -> nn.Module:
+    """The module, with x ``[d]`` as its trained parameters."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with torch.no_grad():
+        for parameter, values in zip(trained, torch.split(x, [each.numel() for each in trained]), strict=True):
+            parameter.copy_(values.view_as(parameter))
+    return module
+
+
+def solution_of(result: Solved, trial: int) -> Tensor:
+    """The solution of one trial."""
+    if not isinstance(getattr(result, "solution", None), Tensor):
+        raise invalid("x", "a vector, or the result of a run", result)
+    x = result.solution[check_whole(trial, "trial", least=0, most=len(result.solution) - 1)]
+    if not bool(x.isfinite().all()):
+        raise ValueError(f"trial {trial} diverged, so it has no solution; choose another with trial=...")
+    return x

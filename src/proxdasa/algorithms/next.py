@@ -31,7 +31,7 @@ class NEXT:
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1)
+    facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1, step="gamma")
 
     gamma: Number
     alpha: Alpha

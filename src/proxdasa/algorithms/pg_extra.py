@@ -31,7 +31,7 @@ class PGExtra:
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("PG-EXTRA", vectors=1, gradients=1)
+    facts: ClassVar[Facts] = Facts("PG-EXTRA", vectors=1, gradients=1, step="gamma")
 
     gamma: Number
 

@@ -85,8 +85,7 @@ def solve(problem: Problem, network: Network, regularizer: Regularizer, iteratio
 
 
 def _solution(setup: Setup, result: Result, γ: float) -> Solution:
-    x, z = result.mean, result.state["z"].mean(dim=1)
-    y = setup.regularizer.prox(x - γ * z, γ)
+    y = result.solution
     loss = setup.problem.evaluate(y.unsqueeze(1)).loss.mean()
     objective = float(loss + setup.regularizer.value(y))
     return Solution(y[0], objective, γ, result.iterations, converged=result.stopped == "stationary")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from proxdasa import caller_warnings, samples
-from proxdasa.checks import check_count, check_whole, invalid
+from proxdasa.checks import check_count, invalid
 from proxdasa.contracts import Evaluation, Peers, Solved
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.modules import (
@@ -21,16 +21,16 @@ from proxdasa.modules import (
     constants,
     convert,
     digest,
+    fill,
     make_module,
+    solution_of,
     trained_shapes,
 )
-from proxdasa.problems.copies import Copies, LoopWarning, Path, choose, share
+from proxdasa.problems.chunks import chunk_size, outputs_of, scores_of, weighted_loss
+from proxdasa.problems.copies import Copies, LoopWarning, Path, choose
 from proxdasa.problems.fitting import try_two, two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
-
-CHUNK = 2**21
-"""Values that the widest layer of all networks holds at a time: few enough for the cache, enough for fast products."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +152,8 @@ class Supervised:
         Those values determine the result, so a run with other values must have another description.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
+        if self.weights == "agents":
+            del plain["weights"]  # so that runs of before there was a choice are described as they were
         given = isinstance(self.model, nn.Module)
         own = {name: self._cast(values) for name, values in constants(self._module).items()}
         values = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())} if given else own
@@ -166,17 +168,12 @@ class Supervised:
         x may also be the result of a run: then it is the solution of a trial, by default of the first.
         """
         if not isinstance(x, Tensor):
-            x = _solution(x, 0 if trial is None else trial)
+            x = solution_of(x, 0 if trial is None else trial)
         elif trial is not None:
             raise ValueError("trial is for the result of a run; a vector has none")
         if x.shape != (self.dim,):
             raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
-        module = convert(self._module, x.dtype)
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        with torch.no_grad():
-            for parameter, values in zip(trained, torch.split(x, [each.numel() for each in trained]), strict=True):
-                parameter.copy_(values.view_as(parameter))
-        return module
+        return fill(convert(self._module, x.dtype), x)
 
     @property
     def examples(self) -> Dataset:
@@ -211,7 +208,7 @@ class Supervised:
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
         rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
-        size = self._chunk(each.shape[-1])
+        size = chunk_size(self._training, each.shape[-1])
         weights = self._batches.weights
         shares = each if weights is None else weights.repeat(len(rows) // self.agents, 1)
         groups = zip(*(torch.split(stack, size) for stack in (rows, each, shares)), strict=True)
@@ -231,35 +228,15 @@ class Supervised:
         return Evaluation(torch.stack([loss for loss, _ in own], -1), torch.stack([grad for _, grad in own], -2))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:
-        """Loss on the test examples, if there are any, and for classes the share that is predicted correctly.
-
-        The prediction is the largest of the outputs; with fewer outputs than classes there is no accuracy.
-        """
+        """Loss on the test examples, if there are any, and for classes the share that is predicted correctly."""
         data = self.examples
         if data.test_x is None or data.test_y is None:
             return {}
-        targets = self._cast(data.test_y)
-        if not self._evaluating.fit.tensor:
-            return {"test_loss": self._test_losses(x, self._cast(data.test_x), targets).mean(1)}
-        outputs = self.outputs(x, data.test_x)
-        each = self.loss(outputs.flatten(0, 1), targets.repeat(len(x), *[1] * (targets.ndim - 1)))
-        scores = {"test_loss": each.view(len(x), -1).mean(1)}
-        if data.classes is not None and outputs.ndim == 3 and outputs.shape[-1] >= data.classes:
-            scores["accuracy"] = (outputs.argmax(-1) == targets).to(x.dtype).mean(1)
-        return scores
+        return scores_of(self._evaluating, x, data, self._cast(data.test_x), self._cast(data.test_y))
 
     def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
         """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
-        if not self._evaluating.fit.tensor:
-            name = type(self._module).__name__
-            raise ValueError(f"{name} does not return a tensor, so its outputs are not stacked; call problem.module(x)")
-        chunks = torch.split(self._cast(inputs), self._chunk(len(x)))
-        return torch.cat([self._evaluating.outputs(x, chunk.expand(len(x), *chunk.shape)) for chunk in chunks], dim=1)
-
-    def _test_losses(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        size = self._chunk(len(x))
-        pairs = zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
-        return torch.cat([self._evaluating.losses(x, *share(len(x), *pair)) for pair in pairs], dim=1)
+        return outputs_of(self._evaluating, x, self._cast(inputs))
 
     def _sample_grads(self, x: Tensor, sample: Tensor, weights: Tensor | None) -> Tensor:
         """The gradients of the rows x ``[rows, d]`` on their samples, whose examples have equal or these weights."""
@@ -269,19 +246,7 @@ class Supervised:
         )[1]
 
     def _weighted_loss(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_j w_j ℓ_j and its gradient at each of the points x ``[trials, d]``."""
-        loss, grad = x.new_zeros(len(x)), torch.zeros_like(x)
-        size = self._chunk(len(x))
-        for chunk, weight in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
-            shared = share(len(x), self._x[chunk], self._y[chunk])
-            some, part = self._evaluating.losses_and_grads(x, *shared, weight)
-            loss += some
-            grad += part
-        return loss, grad
-
-    def _chunk(self, others: int) -> int:
-        """How many examples fit into a chunk for each of ``others`` networks, or the other way round."""
-        return max(1, CHUNK // (others * self._width))
+        return weighted_loss(self._evaluating, x, self._x, self._y, rows, weights)
 
     def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
         words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
@@ -353,10 +318,6 @@ class Supervised:
         check_filled_batches(self._module, [len(part) for part in parts], self.batch_size, self.first)
         return data, parts
 
-    @property
-    def _width(self) -> int:
-        return self._training.fit.width
-
     @cached_property
     def _rows(self) -> Tensor:
         """The row numbers of all agents' examples, agent after agent."""
@@ -382,16 +343,6 @@ class Supervised:
     @cached_property
     def _y(self) -> Tensor:
         return self._cast(self.examples.y)
-
-
-def _solution(result: Solved, trial: int) -> Tensor:
-    """The solution of one trial."""
-    if not isinstance(getattr(result, "solution", None), Tensor):
-        raise invalid("x", "a vector, or the result of a run", result)
-    x = result.solution[check_whole(trial, "trial", least=0, most=len(result.solution) - 1)]
-    if not bool(x.isfinite().all()):
-        raise ValueError(f"trial {trial} diverged, so it has no solution; choose another with trial=...")
-    return x
 
 
 def _default_dtype(data: Examples) -> torch.dtype:
