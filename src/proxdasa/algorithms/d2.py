@@ -8,13 +8,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.checks import check_positive
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)
-class D2:
+class D2(ProximalStep):
     """D² (Tang, Lian, Yan, Zhang and Liu, 2018), for Ψ = 0.
 
         x' = mix[2x − x₋ − γ (g(x, ξ) − g₋)]          x₋ and g₋ are those of the previous step
@@ -35,22 +34,12 @@ class D2:
         "D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3, step="gamma"
     )
 
-    gamma: Number
-
     class State(NamedTuple):
         """Iterate x, the previous iterate, and the gradient there."""
 
         x: Tensor
         x_prev: Tensor
         g_prev: Tensor
-
-    def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """x₋ = x⁰, g₋ = 0."""

@@ -8,14 +8,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)
-class DProxSGT:
+class DProxSGT(ProximalStep):
     """DProxSGT: stochastic gradient tracking, known as DSGT and GNSD, with a proximal step.
 
         g' = g(x, ξ);   ỹ = y + g' − g          the tracker; g is last step's gradient
@@ -36,22 +35,12 @@ class DProxSGT:
 
     facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1, step="gamma")
 
-    gamma: Number
-
     class State(NamedTuple):
         """Iterate x, tracker y and last sample gradient g."""
 
         x: Tensor
         y: Tensor
         g: Tensor
-
-    def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """Start with y = g = 0."""

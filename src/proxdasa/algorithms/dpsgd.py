@@ -7,14 +7,13 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)
-class DPSGD:
+class DPSGD(ProximalStep):
     """D-PSGD (Lian, Zhang, Zhang, Hsieh, Zhang and Liu, 2017) with a proximal step.
 
         x = prox_γ(mix[x] − γ g(x, ξ))          the gradient is taken at the unmixed x
@@ -32,20 +31,10 @@ class DPSGD:
 
     facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1, step="gamma")
 
-    gamma: Number
-
     class State(NamedTuple):
         """Iterate x."""
 
         x: Tensor
-
-    def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """Start with x⁰; there are no other variables."""

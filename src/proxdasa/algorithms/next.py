@@ -8,13 +8,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.checks import check_positive
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Alpha, Number, as_schedule
+from proxdasa.schedules import Alpha, as_schedule
 
 
 @dataclass(frozen=True, eq=False)
-class NEXT:
+class NEXT(ProximalStep):
     """NEXT (Di Lorenzo and Scutari, 2016), which is SONATA on undirected graphs, with linearised losses.
 
         g' = g(x, ξ);   y = y + g' − g          the tracker; g is last step's gradient
@@ -33,7 +33,6 @@ class NEXT:
 
     facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1, step="gamma")
 
-    gamma: Number
     alpha: Alpha
 
     class State(NamedTuple):
@@ -44,13 +43,8 @@ class NEXT:
         g: Tensor
 
     def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
+        super().__post_init__()
         object.__setattr__(self, "alpha", as_schedule(self.alpha, "alpha"))
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """Start with y = g = 0."""

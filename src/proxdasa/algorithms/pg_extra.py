@@ -8,13 +8,12 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxdasa.checks import check_positive
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.contracts import Agents, Facts
-from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True, eq=False)
-class PGExtra:
+class PGExtra(ProximalStep):
     """PG-EXTRA (Shi, Ling, Wu and Yin, 2015) with sample gradients.
 
         h = mix[x] + h₋ − ½ (x₋ + mix[x₋]) − γ (g(x, ξ) − g₋)
@@ -33,8 +32,6 @@ class PGExtra:
 
     facts: ClassVar[Facts] = Facts("PG-EXTRA", vectors=1, gradients=1, step="gamma")
 
-    gamma: Number
-
     class State(NamedTuple):
         """Iterate x and point h before the proximal step; last step's iterate, its mix, and gradient."""
 
@@ -43,14 +40,6 @@ class PGExtra:
         x_prev: Tensor
         mixed_prev: Tensor
         g_prev: Tensor
-
-    def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """Start with zeros, which make the first step h = mix[x] − γ g."""

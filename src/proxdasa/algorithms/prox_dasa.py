@@ -8,14 +8,14 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.checks import check_positive
 from proxdasa.contracts import Agents, Averaging, Facts
-from proxdasa.schedules import HORIZON, Alpha, Number, as_schedule
+from proxdasa.schedules import HORIZON, Alpha, as_schedule
 
 
 @dataclass(frozen=True, eq=False)
-class ProxDASA:
+class ProxDASA(ProximalStep):
     """Prox-DASA (Algorithm 1 of Xiao, Chen, Balasubramanian and Ghadimi, 2023).
 
         y = prox_γ(x − γ z)
@@ -36,7 +36,6 @@ class ProxDASA:
 
     facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"), step="gamma")
 
-    gamma: Number
     alpha: Alpha = HORIZON
 
     class State(NamedTuple):
@@ -46,13 +45,8 @@ class ProxDASA:
         z: Tensor
 
     def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
+        super().__post_init__()
         object.__setattr__(self, "alpha", as_schedule(self.alpha, "alpha"))
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
         """Start with z⁰ = 0."""

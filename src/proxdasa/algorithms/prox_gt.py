@@ -20,8 +20,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxdasa.algorithms.batches import batch_change, batch_grad
+from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.checks import check_count, check_positive
+from proxdasa.checks import check_count
 from proxdasa.contracts import Agents, Facts
 from proxdasa.schedules import Number
 
@@ -46,7 +47,7 @@ def _track(agents: Agents, γ: Number, state: Tracked, estimate: Callable[[Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class ProxGTSA:
+class ProxGTSA(ProximalStep):
     """ProxGT-SA: the estimate is the mean of b fresh sample gradients.
 
         x' = mix[prox_γ(x − γ y)]
@@ -66,17 +67,11 @@ class ProxGTSA:
     facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
-    gamma: Number
     batch: int = 1
 
     def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
+        super().__post_init__()
         check_count(self.batch, "batch")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
         """Start with ỹ = v = the mean gradient of the first batch."""
@@ -89,7 +84,7 @@ class ProxGTSA:
 
 
 @dataclass(frozen=True, eq=False)
-class ProxGTSRO:
+class ProxGTSRO(ProximalStep):
     """ProxGT-SR-O: recursive estimates, restarted every q iterations from a batch of B samples.
 
         x' = mix[prox_γ(x − γ y)]
@@ -110,21 +105,15 @@ class ProxGTSRO:
     facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
-    gamma: Number
     period: int
     restart_batch: int
     batch: int = 1
 
     def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
+        super().__post_init__()
         check_count(self.period, "period")
         check_count(self.restart_batch, "restart_batch")
         check_count(self.batch, "batch")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
         """Start with ỹ = v = the mean gradient of the first large batch."""
@@ -143,7 +132,7 @@ class ProxGTSRO:
 
 
 @dataclass(frozen=True, eq=False)
-class ProxGTSRE:
+class ProxGTSRE(ProximalStep):
     """ProxGT-SR-E: recursive estimates, restarted every q iterations from the local full gradient (finite sums only).
 
         x' = mix[prox_γ(x − γ y)]
@@ -164,19 +153,13 @@ class ProxGTSRE:
     facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2, step="gamma")
     State: ClassVar[type[Tracked]] = Tracked
 
-    gamma: Number
     period: int
     batch: int = 1
 
     def __post_init__(self) -> None:
-        check_positive(self.gamma, "gamma")
+        super().__post_init__()
         check_count(self.period, "period")
         check_count(self.batch, "batch")
-
-    @property
-    def mapping_gamma(self) -> Number:
-        """γ, the proximal step."""
-        return self.gamma
 
     def init(self, agents: Agents, x: Tensor) -> Tracked:
         """Start with ỹ = v = the full gradient at x⁰."""

@@ -6,6 +6,7 @@ Every refusal is one line: the key with its path, what is wrong with it, and wha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -86,7 +87,9 @@ def make(thing: Callable[..., Any], table: Mapping[str, Any], key: str) -> Any:
     for name in table:
         if name not in accepted:
             raise ConfigError(f"{_join(key, name)}: unknown key; accepted: {', '.join(sorted(accepted)) or 'none'}")
-    hints = get_type_hints(thing.__init__ if inspect.isclass(thing) else thing)
+    # The fields of a dataclass are resolved in the module of the class that has them, which may be a base.
+    plain_class = inspect.isclass(thing) and not dataclasses.is_dataclass(thing)
+    hints = get_type_hints(thing.__init__ if plain_class else thing)
     for name, parameter in accepted.items():
         if parameter.default is inspect.Parameter.empty and name not in table:
             owner = thing.__name__ if key else "every run"
