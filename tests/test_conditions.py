@@ -317,3 +317,17 @@ def test_a_condition_that_cannot_be_read_is_refused(text, said):
 
 def test_a_run_without_conditions_is_described_as_before():
     assert "conditions" not in setup("prox-dasa").config()
+
+
+def test_a_round_that_was_looked_at_in_another_iteration_is_looked_at_again():
+    """A run that compares itself with a checkpoint mixes once more, before it goes on with that round's number."""
+    network = GRAPHS["random"]
+    weather = Weather([LinkLoss(0.2), Downtimes([(4, 0, 1)])], network, trials=1, seed=0)
+    product = VaryingProduct(network.W, range(9), np.arange(9), network.edges, torch.float64, exact=False)
+    x = torch.eye(9, dtype=torch.float64).unsqueeze(0)
+    weather.enter(0)
+    before = product.in_weather(x, weather, 5)
+    weather.enter(1)
+    after = product.in_weather(x, weather, 5)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, matrix(network, weather, 5))

@@ -80,3 +80,15 @@ def test_optimizers_refuse_it_and_networks_that_change():
         optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.1, mixing=proxdasa.Every(2))
     with pytest.raises(ValueError, match="changes from round to round"):
         optim.ProxDASA(model.parameters(), networks.one_peer_hypercube(2), gamma=0.1, alpha=0.1)
+
+
+def test_a_method_that_mixes_at_its_start_does_so_after_a_trial_step_too():
+    """A run with checkpoints makes a first step to know itself, and then begins."""
+    engine = setup("prox-dasa", mixing=proxdasa.Every(3)).engine()
+    x = torch.randn(2, 8, 5)
+    expected, counts = engine.mix(x), engine.counts()
+    assert not torch.equal(expected, x)
+    engine.enter(0)
+    assert torch.equal(engine.mix(x), x), "iteration 0 rests"
+    engine.restore(counts)
+    assert torch.equal(engine.mix(x), expected)

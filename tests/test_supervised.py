@@ -369,3 +369,8 @@ def test_scores_of_the_test_examples():
     assert {"accuracy", "test_loss"} <= set(result.records[0])
     assert result.records[-1]["epochs"] == 2 / (15 / 2)
     assert problem().scores(points) == {}
+
+
+def test_torch_still_has_the_private_switch_that_keeps_vmap_quiet():
+    """If this fails, look up in torch what replaced it: without it attention warns in every step."""
+    assert hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class Weather:
                 self._active = block, active, active.double().mean(dim=(1, 2)).tolist()
             self.active, self.share = self._active[1][place], self._active[2][place]
 
-    def look(self, number: int) -> tuple[int, int, Tensor]:
+    def look(self, number: int) -> tuple[int, Hashable, Tensor]:
         """The links of a round of the current iteration, among those of a block: its place, the block, and their links.
 
         Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. Where both
@@ -76,7 +76,8 @@ class Weather:
         if self._up[0] != block:
             self._up = block, self._links_of(block) if by_rounds else self._with_ends(self._active[1])
         if by_rounds and self._agents:
-            return 0, ~number, self._with_ends(self.active, self._up[1][place]).unsqueeze(0)
+            # Named by both: a round that was looked at in passing may come again in another iteration.
+            return 0, (number, self._k), self._with_ends(self.active, self._up[1][place]).unsqueeze(0)
         return place, block, self._up[1]
 
     def links(self, number: int) -> Tensor:

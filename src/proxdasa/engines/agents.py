@@ -142,6 +142,7 @@ class LocalAgents:
         self._counts.update({name: _whole_if_possible(counts[name]) for name in self._counts})
         # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
+        self._rests = False  # no iteration has begun; a method may mix in its init
 
     def _active_share(self) -> float:
         """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""

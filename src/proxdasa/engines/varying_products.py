@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class VaryingProduct:
         self._numbers = torch.from_numpy(numbers)
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
         self._terms = self._order() if exact else []
-        self._held: tuple[int, Tensor] | None = None
+        self._held: tuple[Hashable, Tensor] | None = None
 
     def in_weather(self, x: Tensor, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number."""
