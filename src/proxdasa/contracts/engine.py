@@ -106,6 +106,13 @@ class Host(Protocol):
     Verbs that take part in communication must be called by all processes in the same order.
     """
 
+    extra_rows: dict[str, Tensor]
+    """What agents keep beside the variables of the method, by name, each ``[trials, agents here, any width]``.
+
+    The loop saves them in checkpoints, keeps those of agents that are out, and goes back to earlier ones when it
+    repeats iterations; so a verb that changes rows puts new tensors in their place, and changes none in place.
+    """
+
     @property
     def writes(self) -> bool:
         """Whether this process writes the results."""

@@ -61,7 +61,8 @@ class LocalAgents:
         fair = not task.conditions and not task.network.rounds
         self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
         self._last_named: dict[int, int] = {}
-        self._before: tuple[int, dict[str, float], dict[int, int]] | None = None
+        self.extra_rows: dict[str, Tensor] = {}
+        self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
         self._counts: dict[str, float] = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
 
     def _assign(self, task: Task) -> None:
@@ -124,14 +125,14 @@ class LocalAgents:
         return self._weather.active[:, self.agents.start : self.agents.stop].unsqueeze(-1)
 
     def proceed(self, k: int) -> bool:
-        """True. Remembers the costs so far, in case iteration k is interrupted and rewound."""
-        self._before = (k, dict(self._counts), dict(self._last_named))
+        """True. Remembers the costs and extra rows so far, in case iteration k is interrupted and rewound."""
+        self._before = (k, dict(self._counts), dict(self._last_named), dict(self.extra_rows))
         return True
 
     def rewind(self, k: int) -> None:
-        """Undo the costs counted for iteration k."""
+        """Undo the costs counted for iteration k, and what it did to the extra rows."""
         if self._before is not None and self._before[0] == k:
-            _, self._counts, self._last_named = self._before
+            _, self._counts, self._last_named, self.extra_rows = self._before
 
     def counts(self) -> dict[str, float]:
         """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""

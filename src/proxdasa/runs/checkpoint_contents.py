@@ -10,6 +10,7 @@ import torch
 
 from proxdasa.runs.checkpoints import Checkpoint
 from proxdasa.runs.records import Row
+from proxdasa.runs.results import EXTRA
 
 LARGEST = 2**53
 """Floats hold counts up to this number exactly; no run comes near it."""
@@ -41,13 +42,16 @@ class Expected:
         self._check_notes(checkpoint.notes, checkpoint.k)
 
     def _check_state(self, checkpoint: Checkpoint) -> None:
-        found, expected = set(checkpoint.state), set(self.variables)
+        beside = checkpoint.notes.get("extra_rows", {})
+        shapes = dict.fromkeys(self.variables, self.shape)
+        shapes |= {EXTRA + name: (*self.shape[:2], width) for name, width in beside.items()}
+        found, expected = set(checkpoint.state), set(shapes)
         if found != expected:
             raise ValueError(f"its state has {_join(found)}, but that of the run has {_join(expected)}")
         for name, tensor in checkpoint.state.items():
-            if (tuple(tensor.shape), tensor.dtype) != (self.shape, self.dtype):
+            if (tuple(tensor.shape), tensor.dtype) != (shapes[name], self.dtype):
                 given = f"{list(tensor.shape)} of {tensor.dtype}"
-                raise ValueError(f"{name} is {given}, but in this run it is {list(self.shape)} of {self.dtype}")
+                raise ValueError(f"{name} is {given}, but in this run it is {list(shapes[name])} of {self.dtype}")
 
     def _check_row(self, number: int, row: Row, earliest: int, k: int) -> None:
         trials, _, _ = self.shape

@@ -102,18 +102,20 @@ def locate(
     before: tuple[int, Any],
     after: tuple[int, Any],
     costs: Mapping[str, float],
+    extra_rows: Mapping[str, Tensor],
 ) -> dict[int, Divergence]:
     """The first agent and iteration of each trial that diverged between a finite state and a broken one.
 
-    Both states come with their iterations, and the first one with the costs so far, by which rounds are numbered. If
-    the replay of a trial stays finite, because a step depends on something other than state and k, the answer is the
-    first agent that is broken in the second state.
+    Both states come with their iterations, and the first one with its extra rows and the costs so far, by which rounds
+    are numbered. If the replay of a trial stays finite, because a step depends on something other than all these, the
+    answer is the first agent that is broken in the second state.
     """
     watched, (start, state), (stop, broken) = _CheckedAgents(engine, trials), before, after
-    spent = engine.counts()
+    spent, kept = engine.counts(), engine.extra_rows
     try:
         with engine.stepping():
             engine.restore(costs)
+            engine.extra_rows = dict(extra_rows)
             for watched.k in range(start, stop):
                 if watched.complete:
                     break
@@ -122,6 +124,7 @@ def locate(
                     watched.check(tensor)
     finally:
         engine.restore(spent)
+        engine.extra_rows = kept
     for tensor in broken:
         watched.check(tensor)
     return watched.found()

@@ -25,7 +25,7 @@ from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.runs.identity import Identity, Numbers, numbers
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, write_config
-from proxdasa.runs.results import RANDOM_ITERATE, Divergence, Result
+from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.stopping import Watch
 
 CHECKPOINTS = "checkpoints"
@@ -114,7 +114,7 @@ class Loop:
                 self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
-        self._observed, self._costs = self._now, self.engine.counts()
+        self._observed, self._costs, self._extra_rows = self._now, self.engine.counts(), dict(self.engine.extra_rows)
         self._observe_if_due()
 
     def _iterate(self) -> None:
@@ -150,10 +150,12 @@ class Loop:
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
-        active = self.engine.enter(k)
+        active, before = self.engine.enter(k), dict(self.engine.extra_rows)
         new = self.algorithm.step(agents, k, state)
         if active is None:
             return new
+        for name, kept in before.items():
+            self.engine.extra_rows[name] = torch.where(active, self.engine.extra_rows[name], kept)
         return type(new)(*(torch.where(active, moved, kept) for moved, kept in zip(new, state, strict=True)))
 
     def _check(self, state: Any, verb: str) -> Any:
@@ -195,7 +197,7 @@ class Loop:
             if trial not in self.diverged
         ]
         self.rows += latest
-        self._observed, self._seen = self._now, k
+        self._observed, self._extra_rows, self._seen = self._now, dict(self.engine.extra_rows), k
         if not latest:
             self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
@@ -217,7 +219,8 @@ class Loop:
         if k == 0:
             raise ValueError(f"the starting point of trial {broken[0]} is not finite")
         # Trials share nothing, so a trial that is not finite does no harm to the others and need not be removed.
-        for trial, where in locate(self._step, self.engine, broken, self._observed, self._now, self._costs).items():
+        between = self._observed, self._now, self._costs, self._extra_rows
+        for trial, where in locate(self._step, self.engine, broken, *between).items():
             self.diverged[trial] = where
             if self.engine.writes:  # one process warns for all
                 caller_warnings.warn(
@@ -237,6 +240,8 @@ class Loop:
             diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
             notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
             notes["watch"] = self.watch.numbers() if self.watch else []
+            extra = {name: rows.shape[-1] for name, rows in self.engine.extra_rows.items()}
+            notes |= {"extra_rows": extra} if extra else {}
             notes |= {"first": self._first} if self._first else {}
             ending = {"checkpoint_every": self._saving.every}
             try:
@@ -267,6 +272,10 @@ class Loop:
         self.diverged = {int(trial): Divergence(*where) for trial, where in told["diverged"].items()}
         saved = found.state if found else {}
         state = {name: engine.distribute(saved.get(name), self.start) for name in self._variables}
+        engine.extra_rows = {
+            name: engine.distribute(saved.get(EXTRA + name), self.start.new_empty(*self.start.shape[:2], width))
+            for name, width in told.get("extra_rows", {}).items()
+        }
         self._kept = state.pop(RANDOM_ITERATE, self._kept)
         self._now = (told["k"], self.algorithm.State(**state))
         return True
@@ -283,17 +292,19 @@ class Loop:
 
     def _compute_first(self) -> Numbers:
         """What the run computes first, which tells it from others of the same description; not counted as work."""
-        counts = self.engine.counts()
+        counts, extra_rows = self.engine.counts(), dict(self.engine.extra_rows)
         with self.engine.stepping():
             state = self._check(self.algorithm.init(self.engine, self.start.clone()), "init")
             state = self._check(self._step(self.engine, 0, state), "step")
         seen = numbers(self.engine, self._view(state), self._measures)
         self.engine.restore(counts)
+        self.engine.extra_rows = extra_rows
         return seen
 
     def _collect_state(self) -> dict[str, Tensor]:
         state = self._now[1]._asdict() if self._now[1] else {}  # empty if it was interrupted at once
         state |= {RANDOM_ITERATE: self._kept} if self.keep else {}
+        state |= {EXTRA + name: rows for name, rows in self.engine.extra_rows.items()} if state else {}
         return {name: self.engine.collect(rows) for name, rows in state.items()}
 
     def _result(self) -> Result:

@@ -13,6 +13,8 @@ from proxdasa.runs import records as files
 from proxdasa.runs.records import Row
 
 RANDOM_ITERATE = "random_iterate"
+EXTRA = "beside."
+"""Begins the names of rows that agents keep beside the variables of the method; no variable's name has a dot."""
 SOLUTION = "solution"
 """The name of the solution in the file of the final state, which no variable of a method may have."""
 
@@ -49,7 +51,8 @@ class Result:
     records: list[Row]
     """One row per trial and observation; ``pandas.DataFrame(result.records)`` makes a table of it."""
     state: dict[str, Tensor]
-    """The final state by the method's own names (x, z, ...), each ``[trials, agents, d]``."""
+    """The final state by the method's own names (x, z, ...), each ``[trials, agents, d]``, and what agents keep beside
+    it (``beside.…``), of any width."""
     iterations: int
     """The number of iterations made."""
     stopped: str | None = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
-from proxdasa.contracts import Agents, Algorithm, Facts
+from proxdasa.contracts import Agents, Algorithm, Engine, Facts
+from proxdasa.runs.results import EXTRA
 from proxdasa.schedules import Alpha, Number
 
 
@@ -24,15 +26,20 @@ class Continued:
     """k₀."""
     state: Any = field(default=None, repr=False)
     """The state after k₀ iterations; None to begin."""
+    extra_rows: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """What the agents kept beside it."""
     step_sizes: Alpha | None = field(default=None, repr=False)
     """α_{k₀ + k}, if the method averages gradients."""
 
     @classmethod
-    def after(cls, first: int, algorithm: Algorithm, state: Any) -> Algorithm:
-        """A bound method after ``first`` = k₀ iterations, which ended in this state."""
+    def after(cls, first: int, algorithm: Algorithm, variables: Mapping[str, Tensor]) -> Algorithm:
+        """A bound method after ``first`` = k₀ iterations, which ended with these variables (`Result.state`) or none."""
+        own = {name: rows for name, rows in variables.items() if not name.startswith(EXTRA)}
+        beside = {name.removeprefix(EXTRA): rows for name, rows in variables.items() if name not in own}
+        state = algorithm.State(**own) if own else None
         averaging = algorithm.facts.averaging
         alpha = averaging.alpha(algorithm) if averaging else None
-        made: Any = cls(algorithm, first, state, (lambda k: alpha(first + k)) if alpha else None)
+        made: Any = cls(algorithm, first, state, beside, (lambda k: alpha(first + k)) if alpha else None)
         return made  # type: ignore[no-any-return]  # its facts are those of an object, not of a class
 
     @property
@@ -53,7 +60,10 @@ class Continued:
 
     def init(self, agents: Agents, x: Tensor) -> Any:
         """The state after k₀ iterations."""
-        return self.algorithm.init(agents, x) if self.state is None else self.state
+        if self.state is None:
+            return self.algorithm.init(agents, x)
+        cast(Engine, agents).extra_rows = dict(self.extra_rows)
+        return self.state
 
     def step(self, agents: Agents, k: int, state: Any) -> Any:
         """Iteration k₀ + k."""

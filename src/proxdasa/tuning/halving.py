@@ -173,18 +173,18 @@ class _Race:
     more: bool
     progress: Progress | None
     rungs: list[Rung] = field(default_factory=list)
-    _places: list[tuple[Setting, int, list[Tensor]]] = field(default_factory=list)
+    _places: list[tuple[Setting, int, dict[str, Tensor]]] = field(default_factory=list)
     """Settings, the iterations made with them, and their states then; the last entry of a setting counts."""
 
     def go(self, settings: Sequence[Setting], last: int, looks: int = 1) -> list[Outcome]:
         """Go on with settings that are equally far, as one stack, and rank them after ``last`` iterations."""
         first, states = self._find(settings)
         stacked = Search(self.lean, settings).setup
-        state = self.base.algorithm.State(*map(torch.cat, zip(*states, strict=True))) if states else None
+        state = {name: torch.cat([each[name] for each in states]) for name in states[0]} if states else {}
         rung = dataclasses.replace(
             stacked,
             algorithm=Continued.after(first, stacked.bound(), state),
-            x0=stacked.x0 if state is None else state.x,
+            x0=state.get("x", stacked.x0),
             iterations=last - first,
             observe_every=-(-(last - first) // looks),
         )
@@ -196,7 +196,7 @@ class _Race:
         trials = self.base.trials
         for number, setting in enumerate(settings):
             rows = slice(number * trials, (number + 1) * trials)
-            self._places.append((setting, last, [variable[rows] for variable in result.state.values()]))
+            self._places.append((setting, last, {name: variable[rows] for name, variable in result.state.items()}))
         return [dataclasses.replace(each, after=last) for each in rank(result, settings, self.measure, self.more)]
 
     def follow(self, ranking: Sequence[Outcome]) -> list[Outcome]:
@@ -221,7 +221,7 @@ class _Race:
     def _order(self, outcome: Outcome) -> tuple[bool, float]:
         return bool(outcome.fault), 0.0 if outcome.fault else -outcome.mean if self.more else outcome.mean
 
-    def _find(self, settings: Sequence[Setting]) -> tuple[int, list[list[Tensor]]]:
+    def _find(self, settings: Sequence[Setting]) -> tuple[int, list[dict[str, Tensor]]]:
         """How many iterations were made with these settings, and their states."""
         known = [next((place for place in reversed(self._places) if place[0] == setting), None) for setting in settings]
         found = [place for place in known if place]
