@@ -51,7 +51,7 @@ MAY_IMPORT = {
         "schedules",
     },
     "estimators": {
-        "algorithms", "caller_warnings", "checks", "contracts", "metrics", "mixing", "networks", "problems",
+        "algorithms", "caller_warnings", "checks", "contracts", "data", "metrics", "mixing", "networks", "problems",
         "regularizers", "runs", "schedules", "tuning",
     },
     "testing": {

@@ -15,7 +15,8 @@ from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from proxdasa import networks
-from proxdasa.estimators import DecentralizedClassifier, DecentralizedRegressor, pooled_risk, solver
+from proxdasa.estimators import DecentralizedClassifier, DecentralizedRegressor, solver
+from proxdasa.samples import Samples
 
 ROUGH = {"max_iter": 60, "tol": 1e-2, "agents": 3}
 
@@ -99,33 +100,19 @@ def test_several_classes_are_a_softmax():
 
 def test_the_risk_is_the_pooled_one_and_its_gradients_are_autograds():
     torch.manual_seed(0)
-    x, y, sites = torch.randn(9, 2).double(), torch.arange(9).double() % 2, [torch.arange(2), torch.arange(2, 9)]
+    x, y, sites = torch.randn(9, 2).double(), torch.arange(9) % 2, [torch.tensor([3, 0]), torch.tensor([8, 7, 6, 1])]
     module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
-    problem = pooled_risk.PooledRisk.of(module, x, y, sites, pooled_risk.logistic)
+    problem = solver.pooled_risk(module, x, y, sites, solver.logistic)
+    assert (problem.words, problem.epoch, problem.dtype) == (0, 1, torch.float64)
     rows = torch.randn(3, 2, problem.dim).double()
-    found = problem.evaluate(rows)
+    found = problem.grad(rows, Samples(problem, 0, 3, range(2))(5))
     for trial in range(3):
         for site, own in enumerate(sites):
             torch.nn.utils.vector_to_parameters(rows[trial, site], module.parameters())
-            loss = torch.nn.functional.binary_cross_entropy_with_logits(module(x[own])[:, 0], y[own], reduction="sum")
-            grads = torch.autograd.grad(loss * 2 / 9, list(module.parameters()))
-            assert found.loss[trial, site] == pytest.approx(loss.item() * 2 / 9)
-            torch.testing.assert_close(found.grad[trial, site], torch.cat([grad.flatten() for grad in grads]))
-    shared = problem.evaluate(rows[:, :1]).loss.mean(1)
-    torch.nn.utils.vector_to_parameters(rows[0, 0], module.parameters())
-    assert shared[0] == pytest.approx(
-        float(torch.nn.functional.binary_cross_entropy_with_logits(module(x)[:, 0], y).detach())
-    )
-
-
-def test_many_trials_are_computed_in_batches(monkeypatch):
-    x, y = torch.randn(6, 2).double(), torch.randn(6).double()
-    module = torch.nn.Sequential(torch.nn.Linear(2, 1)).double()
-    problem = pooled_risk.PooledRisk.of(module, x, y, [torch.arange(6)], pooled_risk.half_squared_error)
-    rows = torch.randn(5, 1, 3).double()
-    whole = problem.evaluate(rows)
-    monkeypatch.setattr(pooled_risk, "VALUES", 30)
-    torch.testing.assert_close(problem.evaluate(rows), whole)
+            outputs, targets = module(x[own])[:, 0], y[own].double()
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
+            grads = torch.autograd.grad(loss * 2 / 6, list(module.parameters()))
+            torch.testing.assert_close(found[trial, site], torch.cat([grad.flatten() for grad in grads]))
 
 
 # what is fitted

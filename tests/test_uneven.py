@@ -84,6 +84,13 @@ def test_an_agents_sample_does_not_depend_on_the_others():
         assert torch.equal(rows[:, 0] + sum(SIZES[:agent]), whole[:, agent])
 
 
+def test_where_everybody_takes_all_examples_no_words_are_drawn():
+    assert [problem(size).words for size in (1, 11, 12, 40)] == [1, 11, 0, 0]
+    alone = problem(7).restrict(range(1, 2))
+    assert alone.words == 0  # and the rows come in the order that they have beside a larger site
+    assert torch.equal(Samples(alone, 0, 2, range(1, 2))(4) + 2, Samples(problem(7), 0, 2, range(3))(4)[:, 1:2])
+
+
 def test_an_epoch_has_at_least_one_batch():
     assert problem(1).epoch == 7
     assert problem(7).epoch == pytest.approx((1 + 1 + 12 / 7) / 3)

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from proxdasa import caller_warnings, networks
 from proxdasa.checks import check_count, check_not_negative, check_positive_number, check_probability, invalid
 from proxdasa.contracts import Regularizer
-from proxdasa.estimators.pooled_risk import PooledRisk, half_squared_error, logistic, softmax
-from proxdasa.estimators.solver import solve
+from proxdasa.estimators.solver import half_squared_error, logistic, pooled_risk, solve
 from proxdasa.networks import Network
-from proxdasa.problems import Loss
+from proxdasa.problems import Loss, cross_entropy
 from proxdasa.regularizers import L1, Blocks, ElasticNet, SquaredL2, Zero
 
 Array = NDArray[np.float64]
@@ -90,7 +89,7 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         shift, scale = _standards(x) if self.standardize else (torch.zeros(x.shape[1]).double(), torch.ones(1).double())
         seed = int(check_random_state(self.random_state).randint(SEEDS)) if len(self.hidden) else 0
         module = _network([x.shape[1], *self.hidden, outputs], seed)
-        problem = PooledRisk.of(module, (x - shift) / scale, y, sites, loss)
+        problem = pooled_risk(module, (x - shift) / scale, y, sites, loss)
         network = self._network(len(sites))
         found = solve(problem, network, self._regularizer(module), self.max_iter, self.tol)
         if not found.converged:
@@ -216,8 +215,8 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         count = len(self.classes_)
         if count < 2:
             raise ValueError(f"{type(self).__name__} needs at least two classes; y has 1 class, {self.classes_[0]!r}")
-        outputs, loss = (1, logistic) if count == 2 else (count, softmax)
-        return self._fit(x, torch.from_numpy(numbers).double(), groups, outputs, loss)
+        outputs, loss = (1, logistic) if count == 2 else (count, cross_entropy)
+        return self._fit(x, torch.from_numpy(numbers), groups, outputs, loss)
 
     def decision_function(self, X: ArrayLike) -> Array:
         """The outputs of the model: ``[N]`` for two classes, positive for the second; ``[N, classes]`` for more."""

@@ -1,19 +1,23 @@
-"""Minimising a pooled risk to a tolerance, with a step size that nobody has to give."""
+"""The pooled risk of examples at sites, and minimising it to a tolerance with a step size that nobody has to give."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from proxdasa import metrics
 from proxdasa.algorithms import ProxDASAGT
 from proxdasa.contracts import Problem, Regularizer
+from proxdasa.data import Sizes, from_tensors
 from proxdasa.mixing import Chebyshev
 from proxdasa.networks import Network
+from proxdasa.problems import Loss, Supervised, squared_error
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
@@ -31,6 +35,26 @@ ATTEMPTS = 5
 """How many values of γ are tried at most."""
 EVERY, PATIENCE = 20, 2
 """How often the stopping rule is asked, and how often in a row it must be satisfied."""
+
+
+def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
+    """log(1 + exp(t)) − y t of each example, for outputs t ``[N, 1]`` and classes y = 0 or 1."""
+    return nn.functional.softplus(outputs[:, 0]) - targets * outputs[:, 0]
+
+
+def half_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """½ (t − y)² of each example, for outputs t ``[N, 1]``."""
+    return 0.5 * squared_error(outputs, targets)
+
+
+def pooled_risk(module: nn.Module, x: Tensor, y: Tensor, sites: Sequence[Tensor], loss: Loss) -> Supervised:
+    """The risk (1/N) Σ_j ℓ(f(a_j), b_j) of a network, at its own starting point, for the row numbers of each site.
+
+    A batch is all examples of a site, so gradients are exact and take no random words.
+    """
+    rows, sizes = torch.cat([*sites]), [len(site) for site in sites]
+    examples = from_tensors(x[rows], y[rows], name="the examples")
+    return Supervised(module, examples, len(sites), max(sizes), Sizes(sizes), loss, weights="examples")
 
 
 class Solution(NamedTuple):

@@ -1,7 +1,7 @@
 """Batches of agents with unequal numbers of examples, and how much each example counts.
 
 One rule for all: a batch is min(batch_size, N_i) different examples of agent i, any as likely as any other. An agent
-with fewer examples than a batch therefore takes all of them, and its sample gradient is its full gradient.
+with no more examples than a batch therefore takes all of them, and its sample gradient is its full gradient.
 """
 
 from __future__ import annotations
@@ -45,22 +45,27 @@ class SiteBatches:
     def draw(self, words: Tensor) -> Tensor:
         """The places, among the examples of all agents, that words ``[..., n, batch_size]`` draw, in the same shape.
 
-        A batch of fewer examples is all N_i of them in turn, until the row is full; `weights` gives no weight to those
-        that come again. So a batch has the same shape whichever agents are computed together, as has a dropout mask.
+        An agent with no more examples takes all N_i of them in turn, until the row is full; `weights` gives no weight
+        to those that come again. So a batch has the same shape whichever agents are computed together, as has a dropout
+        mask. If all agents do, no words are needed: without any, the places are ``[n, batch_size]``, the same for all.
 
         Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
         drawn already is replaced by the one that was added.
         """
         sizes, turn = self.sizes.unsqueeze(-1), torch.arange(self.batch_size)
+        starts = sizes.cumsum(0) - sizes
+        if words.shape[-1] == 0:
+            return starts + turn % sizes
         newcomers = sizes - self.batch_size + turn  # [n, batch_size]
         drawn = (samples.uniforms(words) * (newcomers + 1)).to(torch.int64)
         for j in range(1, self.batch_size):
             again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
             drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
+        # A site of exactly batch_size needs no care: its j-th draw is j, the only example that was not drawn before.
         short = sizes < self.batch_size
         if bool(short.any()):
             drawn = torch.where(short, turn % sizes, drawn)
-        return sizes.cumsum(0) - sizes + drawn
+        return starts + drawn
 
     def _weights(self) -> Tensor | None:
         if self.mean_size is None and int(self.sizes.min()) >= self.batch_size:

@@ -44,7 +44,7 @@ class Supervised:
 
     x is the vector of the parameters that are trained, in the order of ``model.named_parameters()``. Frozen ones, whose
     requires_grad is False, and buffers are constants: no part of x, and the same for all agents and trials. `module`
-    puts x back into a network. A batch is drawn without replacement at every iteration; an agent with fewer than
+    puts x back into a network. A batch is drawn without replacement at every iteration; an agent with at most
     ``batch_size`` examples takes all of them, so that its gradient is exact. ``model`` is a function that makes the
     network, or a network, whose parameters are then the starting point of all agents. With a function, ``initial``
     chooses the start: PyTorch's initialisation once per trial ("shared"), once per trial and agent ("each", as the
@@ -118,8 +118,8 @@ class Supervised:
 
     @property
     def words(self) -> int:
-        """The number of random words per sample: one for each example of a batch, and one for dropout."""
-        return self.batch_size + self._random
+        """The number of random words per sample: one for each example that is drawn, and one for dropout."""
+        return self.batch_size + self._random if self._random or max(map(len, self.parts)) > self.batch_size else 0
 
     def to(self, dtype: torch.dtype) -> Supervised:
         """The same problem in another floating-point type."""
@@ -201,8 +201,8 @@ class Supervised:
 
         With dropout, the last column is the word that names its masks.
         """
-        words, names = torch.split(words, [self.batch_size, int(self._random)], dim=-1)
-        drawn = self._rows[self._batches.draw(words)]
+        words, names = torch.split(words, [words.shape[-1] - self._random, int(self._random)], dim=-1)
+        drawn = self._rows[self._batches.draw(words)].expand(*words.shape[:-1], self.batch_size)
         return torch.cat([drawn, names], dim=-1) if self._random else drawn
 
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
