@@ -120,7 +120,22 @@ def test_columns_of_the_test_file_must_match(sites, suffix):
     write(sites / f"test{suffix}", {"dose": np.ones(2), "age": np.ones(2), "sick": np.array([0, 1])})
     with pytest.raises(ValueError, match=r"test\..*: column 1 of the features is 'dose', but 'age' in .*site-0"):
         files(sites, suffix).load(range(3))
-    assert files(sites, suffix, features=["age", "dose"]).load(range(3))[0].test_x.shape == (2, 2)
+    by_name = files(sites, suffix, features=["age", "dose"], dtype="float64")
+    assert by_name.load(range(3))[0].test_x.shape == (2, 2)
+
+
+def test_processes_with_other_types_stop(sites):
+    table = drawn(4, 2)
+    parquet.write_table(
+        pa.table({name: values.astype(np.float64) for name, values in table.items()}), sites / "site-2.parquet"
+    )
+    made = setup(files(sites, ".parquet", test=None))
+
+    def act(transport):
+        with pytest.raises(ValueError, match="do not have the same types of x and y, which dtype of per_agent would c"):
+            made.run(processes=transport)
+
+    in_threads(2, act)
 
 
 def test_processes_with_other_columns_stop(sites, suffix):
@@ -251,7 +266,6 @@ def test_labels_and_columns_that_are_not_chosen(tmp_path):
         ({"a": pa.array(["u", "v"]).dictionary_encode(), "y": [1, 2]}, ": the column 'a' holds Categorical, not numb"),
         ({"a": [1, None], "y": [1, 2]}, ": the column 'a' has no value in row 1, 1 of 2 in all; drop such rows"),
         ({"a": [1.0, float("nan")], "y": [1, 2]}, ": the column 'a' has nan in row 1"),
-        ({"a": [1.0, 1e39], "y": [1, 2]}, ", row 1, column 'a': 1e+39 is not a finite float32 number"),
         ({"a": [[1], [2]], "y": [1, 2]}, ": the column 'a' holds List(Int64), not numbers"),
         ({"a": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, ": there is no row in it"),
     ],
@@ -298,3 +312,23 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match="pyarrow, which is missing: pip install pyarrow"):
         read_parquet(tmp_path / "rows.parquet", "y")
+
+
+def test_parquet_keeps_its_type_and_large_numbers_need_float64(tmp_path):
+    """Columns of float32 stay float32; whole numbers, and float64, are float64."""
+    path, pattern = tmp_path / "rows-0.parquet", tmp_path / "rows-{agent}.parquet"
+    for a, kind in ((pa.array([1.5, 2], pa.float32()), np.float32), ([1, 2], np.float64), ([1.0, 1e39], np.float64)):
+        parquet.write_table(pa.table({"a": a, "y": [1, 2]}), path)
+        table = read_parquet(path, "y")
+        assert (table.features.dtype, table.target.dtype) == (kind, np.int64)
+    with pytest.raises(ValueError, match=re.escape(", row 1, column 'a': 1e+39 is not a finite float32 number")):
+        read_parquet(path, "y", dtype=np.float32)
+
+    def made(**own):
+        return Supervised(lambda: nn.Linear(1, 2), data.per_agent(pattern, labels=[1, 2], target="y", **own), 1)
+
+    with pytest.raises(
+        ValueError, match=r"x has 1e\+39, which is too large for float32, .*dtype=\"float64\"\) compute"
+    ):
+        _ = made().parts
+    assert made(dtype="float64").examples.x[1, 0] == 1e39

@@ -291,10 +291,57 @@ def tensors(folder, parts):
 
 def test_tensors_are_read_as_the_same_rows(tmp_path, drawn, sites):
     pattern = tensors(tmp_path, [(x.astype(np.float64), y.astype(np.int16)) for x, y in drawn[:4]])
-    ours, theirs = problem(data.per_agent(pattern, labels=(5, -1, 2), test=sites / "test.svm")), problem(files(sites))
+    changes = {"labels": (5, -1, 2), "test": sites / "test.svm"}
+    ours, theirs = problem(data.per_agent(pattern, dtype="float32", **changes)), problem(files(sites))
+    with pytest.raises(ValueError, match=r"test.svm: x and y are float32 and int64, those of .*agent-0.safetensors fl"):
+        problem(data.per_agent(pattern, **changes)).examples  # noqa: B018
     assert torch.equal(ours.examples.x, theirs.examples.x)
     assert torch.equal(ours.examples.y, theirs.examples.y)
     assert torch.equal(ours.examples.test_x, theirs.examples.test_x)
+
+
+def test_types_stay_and_rounding_is_announced(tmp_path):
+    """Whole numbers reach an embedding, and float64 rows a problem in float64 with all their digits."""
+    words = tensors(tmp_path, [(torch.arange(12).view(4, 3) % 5, torch.arange(4) % 2)] * 2)
+    net = lambda: nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))  # noqa: E731
+    p = Supervised(net, data.per_agent(words, labels=[0, 1]), 2)
+    assert (p.examples.x.dtype, p.dtype) == (torch.int64, torch.float32)
+    assert p.grad(p.start(0, 1).expand(1, 2, -1), torch.zeros(1, 2, 1, dtype=torch.int64)).isfinite().all()
+    as_numbers = data.per_agent(words, labels=[0, 1], dtype="float32").load(range(2))[0]
+    assert torch.equal(as_numbers.x, p.examples.x.float())
+    thirds = tensors(tmp_path, [(torch.ones(4, 2).double() / 3, torch.arange(4).double() / 3)] * 2)
+    line = lambda: nn.Linear(2, 1)  # noqa: E731
+    made = lambda changes, **own: Supervised(  # noqa: E731
+        line, data.per_agent(thirds, regression=True, **changes), 2, loss=squared_error, **own
+    )
+    for exact in (made({"dtype": "float64"}), made({}, dtype=torch.float64), made({}).to(torch.float64)):
+        assert (exact.dtype, exact.examples.x.dtype, exact.examples.y.dtype) == (torch.float64,) * 3
+        assert exact.examples.x[0, 0] == 1 / 3
+    with pytest.warns(
+        UserWarning, match=r"x and y in float64 are rounded to float32, in .*\(..., dtype=\"float64\"\) c"
+    ):
+        assert made({}).restrict(range(1)).examples.x.dtype == torch.float64
+    rounded = made({"dtype": "float32"}).examples
+    assert (rounded.x.dtype, rounded.y.dtype) == (torch.float32, torch.float32)
+
+
+def test_text_is_read_in_the_type_that_is_asked_for(tmp_path):
+    (tmp_path / "a-0.svm").write_text("0.1 1:0.1 2:7\n", encoding="utf-8")
+    (tmp_path / "a-0.csv").write_text("a,b,y\n0.1,7,0.1\n", encoding="utf-8")
+    kinds = [("a-{agent}.svm", {"features": 2}), ("a-{agent}.csv", {"target": "y"})]
+    for name, settings in kinds:
+        read = lambda dtype: data.per_agent(tmp_path / name, **settings, regression=True, dtype=dtype).load(range(1))[0]  # noqa: E731, B023
+        for dtype, kind in ((None, torch.float32), ("float32", torch.float32), ("float64", torch.float64)):
+            got = read(dtype)
+            assert torch.equal(got.x, torch.tensor([[0.1, 7]], dtype=kind))
+            assert torch.equal(got.y, torch.tensor([0.1], dtype=kind))
+        with pytest.raises(ValueError, match=r'dtype = "int64" needs whole numbers up to 2\^53; row 0 has 0.1'):
+            read("int64")
+    (tmp_path / "a-0.csv").write_text("a,b,y\n3,7,1\n", encoding="utf-8")
+    whole = read("int64")
+    assert (whole.x.tolist(), whole.x.dtype, whole.y.dtype) == ([[3, 7]], torch.int64, torch.float32)
+    with pytest.raises(ValueError, match=r'dtype must be "float32", "float64" or "int64".*; got \'half\''):
+        read("half")
 
 
 def test_targets_and_images(tmp_path):
@@ -335,9 +382,10 @@ def test_targets_and_images(tmp_path):
             {"x": torch.ones(3, 6), "y": torch.ones(3) + 0j},
             "agent-1.safetensors: y must hold real numbers; got torch.c",
         ),
+        ({"x": torch.ones(3, 6).double(), "y": torch.ones(3)}, "x and y are float64 and int64, those .* float32 and i"),
         (
-            {"x": torch.full((3, 6), 1e300, dtype=torch.float64), "y": torch.ones(3)},
-            "x must be finite; got inf in row 0",
+            {"x": torch.ones(3, 6).int(), "y": torch.ones(3)},
+            "x and y are int64 and int64, .*; they must match, and dty",
         ),
         (b"\x80\x04K\x01.", "agent-1.safetensors: not a whole safetensors file"),
     ],

@@ -25,13 +25,21 @@ MISSING = ("", "na", "n/a", "nan", "null", "none", "?")
 class Table(NamedTuple):
     """The target ``[N]``, the features ``[N, columns]``, and their names."""
 
-    target: NDArray[np.float64]
-    features: NDArray[np.float32]
+    target: NDArray[Any]
+    features: NDArray[Any]
     columns: tuple[str, ...]
 
 
-def read_csv(path: Path, target: str, features: Sequence[str] | None = None) -> Table:
-    """A table of numbers with commas between them, whose first line has the names of the columns."""
+def read_csv(
+    path: Path,
+    target: str,
+    features: Sequence[str] | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> Table:
+    """A table of numbers with commas between them, whose first line has the names of the columns.
+
+    The features are numbers of this type, the target float64.
+    """
     held = contents(path, CSV)
     rows = csv.reader(io.TextIOWrapper(io.BytesIO(held), encoding="utf-8-sig", newline=""), strict=True)
     number = _number if b"_" in held else float
@@ -59,7 +67,7 @@ def read_csv(path: Path, target: str, features: Sequence[str] | None = None) -> 
     if not lines:
         raise ValueError(f"{path}: there is no row in it")
     numbers = np.frombuffer(values, dtype=np.float64).reshape(len(lines), len(chosen))
-    return _table(path, numbers[:, -1], numbers[:, :-1], chosen, lambda row: f"line {lines[row]}")
+    return _table(path, numbers[:, -1], numbers[:, :-1], dtype, chosen, lambda row: f"line {lines[row]}")
 
 
 def _number(token: str) -> float:
@@ -80,8 +88,16 @@ def _fault(tokens: list[str], names: list[str], where: str) -> ValueError:
     raise AssertionError(tokens)
 
 
-def read_parquet(path: Path, target: str, features: Sequence[str] | None = None) -> Table:
-    """A parquet file with a column for each feature and for the target."""
+def read_parquet(
+    path: Path,
+    target: str,
+    features: Sequence[str] | None = None,
+    dtype: type[np.floating[Any]] | None = None,
+) -> Table:
+    """A parquet file with a column for each feature and for the target.
+
+    The features are numbers of this type, by default float32 if all columns are, else float64; the target is as it is.
+    """
     try:
         import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415
@@ -103,19 +119,26 @@ def read_parquet(path: Path, target: str, features: Sequence[str] | None = None)
         raise ValueError(f"{path}: there is no row in it")
     frame = open_frame(read)
     x, y = feature_matrix(frame, chosen[:-1], str(path)), column_numbers(frame[target], str(path))
-    return _table(path, y.astype(np.float64), x, chosen, lambda row: f"row {row}")
+    return _table(path, y, x, dtype or x.dtype.type, chosen, lambda row: f"row {row}")
 
 
 def _table(
-    path: Path, y: NDArray[np.float64], x: NDArray[Any], chosen: list[str], name_row: Callable[[int], str]
+    path: Path,
+    y: NDArray[Any],
+    x: NDArray[Any],
+    dtype: type[np.floating[Any]],
+    chosen: list[str],
+    name_row: Callable[[int], str],
 ) -> Table:
     """The table, unless a number is not finite in the type that it gets."""
     with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused here
-        single = x.astype(np.float32)
-    for numbers, finite in ((x, np.isfinite(single)), (y[:, None], np.isfinite(y)[:, None])):
+        typed = x.astype(dtype)
+    for numbers, finite in ((x, np.isfinite(typed)), (y[:, None], np.isfinite(y)[:, None])):
         if not finite.all():
             row, column = np.argwhere(~finite)[0].tolist()
             name, value = chosen[column if numbers is x else -1], numbers[row, column]
-            why = f"there is no value; {FILL}" if np.isnan(value) else f"{value} is not a finite float32 number"
+            why = (
+                f"there is no value; {FILL}" if np.isnan(value) else f"{value} is not a finite {dtype.__name__} number"
+            )
             raise ValueError(f"{path}, {name_row(row)}, column {name!r}: {why}")
-    return Table(y, single, tuple(chosen[:-1]))
+    return Table(y, typed, tuple(chosen[:-1]))

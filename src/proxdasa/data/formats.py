@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +22,10 @@ SVM, IDX, TENSORS = 40, 6, 6
 """Bytes of memory for each byte of such a file while it is read (measured for LIBSVM's)."""
 
 
-def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """The labels ``[N]`` and features ``[N, features]`` of a LIBSVM file.
+def read_svm(
+    path: Path, features: int | None = None, dtype: type[np.floating[Any]] = np.float32
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """The labels ``[N]`` and features ``[N, features]`` of a LIBSVM file; the features are numbers of this type.
 
     A line is ``label index:value index:value ...`` with indices that count from 1 and increase; other features
     are 0. Empty lines and what follows ``#`` are skipped. Without ``features`` the largest index is the width.
@@ -49,7 +52,7 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     y = _floats(labels, plain)
     index = _integers([part[0] for part in split], plain)
     with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused below
-        value = _floats([part[2] for part in split], plain).astype(np.float32)
+        value = _floats([part[2] for part in split], plain).astype(dtype)
 
     width = features if features is not None else int(index.max(initial=1))
 
@@ -63,7 +66,7 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     faults = [
         *((at, f"the label {show(labels, at)} is not a finite number") for at in _first(~np.isfinite(y))),
         *(
-            (int(rows[at]), f"{show(pairs, at)} is not index:value with a whole and a finite float32 number")
+            (int(rows[at]), f"{show(pairs, at)} is not index:value with a whole and a finite {dtype.__name__} number")
             for at in _first(malformed)
         ),
         *((int(rows[at]), f"the index of {show(pairs, at)} must be {accepted}") for at in _first(outside)),
@@ -75,9 +78,10 @@ def read_svm(path: Path, features: int | None = None) -> tuple[NDArray[np.float6
     if faults:
         row, what = min(faults, key=lambda fault: fault[0])
         raise ValueError(f"{path}, line {numbers[row]}: {what}")
-    size, dense = 2 * len(labels) * width * 4, f"{path}: {len(labels)} rows of {width} features as a dense array"
-    memory_budget.check(size, dense, "fewer rows or features need less")  # twice, because `libsvm` makes a padded copy
-    x = np.zeros((len(labels), width), dtype=np.float32)
+    size = 2 * len(labels) * width * np.dtype(dtype).itemsize  # twice, because `libsvm` makes a padded copy
+    dense = f"{path}: {len(labels)} rows of {width} features as a dense array"
+    memory_budget.check(size, dense, "fewer rows or features need less")
+    x = np.zeros((len(labels), width), dtype=dtype)
     x[rows, index - 1] = value
     return y, x
 
@@ -136,8 +140,11 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
 
 
-def read_tensors(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """The labels or targets y ``[N, ...]`` and features x ``[N, ...]`` of a safetensors file that has both."""
+def read_tensors(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The labels or targets y ``[N, ...]`` and features x ``[N, ...]`` of a safetensors file that has both.
+
+    float64 and whole numbers stay what they are; shorter floating-point types become float32, which has room for them.
+    """
     try:
         held = load(contents(path, TENSORS))
     except SafetensorError as error:
@@ -147,4 +154,8 @@ def read_tensors(path: Path) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     for name in ("x", "y"):
         if held[name].is_complex():
             raise ValueError(f"{path}: {name} must hold real numbers; got {held[name].dtype}")
-    return held["y"].to(torch.float64).numpy(), held["x"].to(torch.float32).numpy()
+        if not held[name].is_floating_point():
+            held[name] = held[name].to(torch.int64)
+        elif held[name].dtype != torch.float64:
+            held[name] = held[name].to(torch.float32)
+    return held["y"].numpy(), held["x"].numpy()

@@ -144,7 +144,7 @@ def libsvm(
     r"""Any file in LIBSVM's format, plain or .bz2, .gz, .xz, and perhaps one for testing.
 
     The labels, in ascending order, become 0, ..., C − 1; with ``regression`` they are targets and stay as they are.
-    ``features`` fixes the width; without it the largest index of both files does.
+    ``features`` fixes the width; without it the largest index of both files does. Numbers are read as float32.
 
     Examples:
         >>> from pathlib import Path
@@ -179,7 +179,7 @@ def libsvm(
 def targets(file: Path, labels: NDArray[np.float64], known: NDArray[np.float64] | None, where: str) -> Tensor:
     """The labels of a file as class numbers: their positions among the known labels, which are sorted.
 
-    For regression ``known`` is None, and the labels stay as they are.
+    For regression ``known`` is None, and the labels stay as they are, in float32.
     """
     if known is None:
         return torch.from_numpy(labels).to(torch.float32)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from proxdasa.checks import invalid
@@ -19,7 +20,11 @@ from proxdasa.data.formats import read_svm, read_tensors
 from proxdasa.data.loaders import targets
 from proxdasa.data.partitions import Partition
 
-AGENT, TENSORS, TABLES = "{agent}", ".safetensors", {".csv": read_csv, ".parquet": read_parquet}
+AGENT, TENSORS, CSV, PARQUET = "{agent}", ".safetensors", ".csv", ".parquet"
+TABLES = (CSV, PARQUET)
+Kind = Literal["float32", "float64", "int64"]
+WHOLE = 2**53
+"""Up to here float64 has all whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class PerAgent:
     labels: tuple[int, ...] | None
     test: str | None
     target: str | None
+    dtype: Kind | None = None
     here: ClassVar[bool] = False
     partition: ClassVar[None] = None
 
@@ -45,36 +51,58 @@ class PerAgent:
                 )
             if one.columns != held[0].columns:
                 raise ValueError(_difference(one, held[0]))
+            _check_types(one, held[0])
         x, y = torch.cat([one.x for one in held]), torch.cat([one.y for one in held])
         whole = replace(held[0], name="per_agent", x=x, y=y)
         if self.test is not None:
             test = self._read("test", self.test)
-            whole = replace(whole, test_x=test.x, test_y=test.y)
-            if test.columns != whole.columns:
+            if len(test.columns or ()) == len(whole.columns or ()) and test.columns != whole.columns:
                 raise ValueError(_difference(test, held[0]))
+            _check_types(test, held[0])
+            whole = replace(whole, test_x=test.x, test_y=test.y)
         return whole, list(torch.split(torch.arange(len(y)), [len(one.y) for one in held]))
 
     def _read(self, whose: str, file: str) -> Dataset:
         path, known = Path(file), None if self.labels is None else np.unique(np.array(self.labels, dtype=np.float64))
-        columns = None
         try:
-            if (kind := _kind(path)) in TABLES:
-                assert self.target is not None
-                names = self.features if isinstance(self.features, tuple) else None
-                labels, x, columns = TABLES[kind](path, self.target, names)
-            elif kind == TENSORS:
-                labels, x = read_tensors(path)
-            else:
-                assert not isinstance(self.features, tuple)
-                labels, x = read_svm(path, self.features)
+            labels, x, columns = self._numbers(path)
         except OSError as error:
             raise type(error)(f"{whose}: {path.absolute()} cannot be read: {error.strerror or error}") from error
-        y = targets(path, labels, known, f"labels = {list(self.labels or ())}")
+        if known is None:
+            y = torch.from_numpy(labels)
+        else:
+            y = targets(path, labels.astype(np.float64), known, f"labels = {list(self.labels or ())}")
         return Dataset(file, torch.from_numpy(x), y, classes=None if known is None else len(known), columns=columns)
+
+    def _numbers(self, path: Path) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...] | None]:
+        """Labels or targets and features, in the types that they are to have, and the names of columns."""
+        kind, columns = _kind(path), None
+        # Text has no types, so it is read as float32 unless something else is wished. Whole numbers are read as float64
+        # first, which shows whether they are whole.
+        wished = {None: None, "float32": np.float32, "float64": np.float64, "int64": np.float64}[self.dtype]
+        if kind in TABLES:
+            assert self.target is not None
+            names = self.features if isinstance(self.features, tuple) else None
+            if kind == CSV:
+                labels, x, columns = read_csv(path, self.target, names, wished or np.float32)
+            else:
+                labels, x, columns = read_parquet(path, self.target, names, wished)
+        elif kind == TENSORS:
+            labels, x = read_tensors(path)
+        else:
+            assert not isinstance(self.features, tuple)
+            labels, x = read_svm(path, self.features, wished or np.float32)
+        typed = kind in (TENSORS, PARQUET)
+        if self.labels is None:
+            labels = labels.astype(_target_type(self.dtype, labels.dtype if typed else None))
+        return labels, x if self.dtype is None else _cast(x, self.dtype, path), columns
 
     def describe(self) -> dict[str, Any]:
         """The arguments of `per_agent`; no file is read, so that all processes give the same description."""
-        return {"name": "per_agent", **asdict(self), "regression": self.labels is None}
+        plain = {"name": "per_agent", **asdict(self), "regression": self.labels is None}
+        if self.dtype is None:
+            del plain["dtype"]  # so that runs of before there was a choice are described as they were
+        return plain
 
 
 def _kind(path: Path) -> str:
@@ -93,6 +121,32 @@ def _difference(one: Dataset, other: Dataset) -> str:
     )
 
 
+def _target_type(wished: Kind | None, own: np.dtype[Any] | None) -> type[np.floating[Any]]:
+    """The type of targets: the wished one, or that of the file, where whole numbers need float64 to stay exact."""
+    if wished in (None, "int64"):
+        return np.float32 if own is None or own == np.float32 else np.float64
+    return np.float32 if wished == "float32" else np.float64
+
+
+def _cast(x: NDArray[Any], dtype: Kind, path: Path) -> NDArray[Any]:
+    """The features in the type that was asked for; fractions, and numbers without all their digits, are not whole."""
+    if dtype == "int64" and x.dtype.kind == "f":
+        fits = (np.floor(x) == x) & (np.abs(x) <= WHOLE)
+        if not fits.all():
+            at = tuple(np.argwhere(~fits)[0].tolist())
+            raise ValueError(f'{path}: dtype = "int64" needs whole numbers up to 2^53; row {at[0]} has {x[at]}')
+    return x.astype(dtype, copy=False)
+
+
+def _check_types(one: Dataset, other: Dataset) -> None:
+    own, others = (f"{held.x.dtype} and {held.y.dtype}".replace("torch.", "") for held in (one, other))
+    if own != others:
+        raise ValueError(
+            f"{one.name}: x and y are {own}, those of {other.name} {others}; they must match, and "
+            'dtype = "float32", "float64" or "int64" says which type x is to have'
+        )
+
+
 def _shapes(data: Dataset) -> tuple[list[int], list[int]]:
     return list(data.x.shape[1:]), list(data.y.shape[1:])
 
@@ -104,6 +158,7 @@ def per_agent(
     test: str | Path | None = None,
     regression: bool = False,
     target: str | None = None,
+    dtype: Kind | None = None,
 ) -> PerAgent:
     r"""Examples in one file for each agent; ``{agent}`` in the file name stands for the agent's number, from 0 on.
 
@@ -113,6 +168,12 @@ def per_agent(
     of ``features``. Text files may be compressed, .bz2, .gz, .xz. The numbers in tables are refused if any is missing.
     Since a file may lack some labels, ``labels`` lists all of them; in ascending order they become
     0, ..., C − 1. With ``regression`` there are no labels, and y are targets.
+
+    ``dtype`` is the type of x, and of targets: "float32", "float64", or "int64" for networks that take whole numbers,
+    as embeddings do. By default it is that of the files: float64 and whole numbers in .safetensors stay what they are,
+    a .parquet table is float32 if all its features are and else float64, and text, which has no type, becomes float32.
+    A problem does not know types before files are read: it computes in float64 if ``dtype`` is "float64" here or in the
+    problem, and warns if the numbers of files lose digits otherwise.
 
     Examples:
         >>> from pathlib import Path
@@ -135,9 +196,11 @@ def per_agent(
         raise ValueError(f"files and test must both be tables (.csv, .parquet) or neither; got test = {str(test)!r}")
     if (labels is None) != regression:
         raise ValueError("give either the labels of all agents, such as [-1, 1], or regression=True")
+    if dtype not in (None, *get_args(Kind)):
+        raise invalid("dtype", '"float32", "float64" or "int64", or left out for the type that the files have', dtype)
     known = None if labels is None else tuple(labels)
     chosen = features if features is None or isinstance(features, int) else tuple(features)
-    return PerAgent(str(files), chosen, known, None if test is None else str(test), target)
+    return PerAgent(str(files), chosen, known, None if test is None else str(test), target, dtype)
 
 
 def _check_kind(path: Path, features: int | Sequence[str] | None, target: str | None) -> None:

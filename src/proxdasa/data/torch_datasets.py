@@ -44,7 +44,8 @@ def from_dataset(
     `from_tensors`. A torch DataLoader with this number of ``workers`` reads each item, which must not change from one
     reading to the next: runs name their samples, and random transforms would give a name to several. Rows that do not
     fit into memory are kept in a file in ``folder``, if that is given, and read from there when they are needed; the
-    file is deleted after use. In exact mode and with several processes the rows of each process must fit into memory.
+    file is deleted after use. Two things copy rows into memory, where they must then fit: exact mode and several
+    processes, each of which takes the rows of its own agents, and a problem whose ``dtype`` is not that of the rows.
 
     Examples:
         >>> from torch.utils.data import TensorDataset

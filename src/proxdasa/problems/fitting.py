@@ -150,7 +150,8 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Any:
     """What the network returns; refuses a tensor without one row for each example, also for a single example."""
     name, shape = type(module).__name__, list(inputs.shape)
     whole = "" if inputs.is_floating_point() else f" in {str(inputs.dtype).removeprefix('torch.')}"
-    remedy = "" if not whole else " (whole numbers stay whole, as embeddings need them; give x.float() for numbers)"
+    numbers = 'give x.float(), or dtype="float32" of per_agent, for numbers'
+    remedy = "" if not whole else f" (whole numbers stay whole, as embeddings need them; {numbers})"
     with _explain(f"{name} fails on two examples, inputs of shape {shape}{whole}{remedy}"):
         outputs: object = module(inputs)
     if not isinstance(outputs, Tensor):

@@ -30,6 +30,7 @@ from proxdasa.problems.chunks import chunk_size, outputs_of, scores_of, weighted
 from proxdasa.problems.copies import Copies, LoopWarning, Path, choose
 from proxdasa.problems.fitting import try_two, two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
+from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
 
 
@@ -61,7 +62,7 @@ class Supervised:
     ``path`` is how the gradients of all copies are computed: in a "chain" of batched layers, by "vmap", or in a "loop"
     over the copies. By default it is the first that works for the network; a loop is announced by a `LoopWarning`.
     ``dtype`` is the type of x and of all computations; by default float64 if the data have it, and else torch's
-    default. Whole-number inputs stay as they are.
+    default. Whole-number inputs stay as they are. Examples are cast, which copies them; so does ``restrict``.
 
     Examples:
         >>> examples = data.from_tensors(torch.randn(60, 3), torch.arange(60) % 2)
@@ -93,7 +94,7 @@ class Supervised:
         check_count(self.batch_size, "batch_size")
         if self.initial != "shared" and isinstance(self.model, nn.Module):
             raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
-        object.__setattr__(self, "dtype", self.dtype or _default_dtype(self.data))
+        object.__setattr__(self, "dtype", self.dtype or default_dtype(self.data))
         check_trained(self._module)
         check_constants(self.model, self._module)
         if self.data.here:
@@ -131,7 +132,7 @@ class Supervised:
         if self.data.here or len(agents) == self.agents:
             data, parts, mean_size = self.examples, self.parts[agents.start : agents.stop], self._mean_size
         else:
-            data, parts = self.data.load(range(first, first + len(agents)))
+            data, parts = replace(self, agents=len(agents), first=first)._loaded
             mean_size = math.nan  # until `join` has asked the processes of the other agents
         rows, sizes = torch.cat(parts), [len(part) for part in parts]
         own = replace(data, x=data.x[rows], y=data.y[rows])
@@ -139,8 +140,10 @@ class Supervised:
 
     def join(self, peers: Peers) -> Supervised:
         """This part of the problem, told how many examples an agent has on average over all processes."""
-        if self.examples.columns is not None:
-            peers.agree({"columns, which features = [...] would choose by name": str(self.examples.columns)})
+        held = self.examples
+        peers.agree({"types of x and y, which dtype of per_agent would choose": f"{held.x.dtype}, {held.y.dtype}"})
+        if held.columns is not None:
+            peers.agree({"columns, which features = [...] would choose by name": str(held.columns)})
         if self.weights == "agents":
             return self
         total, agents = peers.sum(torch.tensor([len(self._rows), self.agents], dtype=torch.float64)).tolist()
@@ -315,6 +318,8 @@ class Supervised:
     def _loaded(self) -> tuple[Dataset, list[Tensor]]:
         """The data, and the agents' rows."""
         data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
+        if not self.data.here:
+            check_precision(data, self.dtype)
         check_filled_batches(self._module, [len(part) for part in parts], self.batch_size, self.first)
         return data, parts
 
@@ -343,8 +348,3 @@ class Supervised:
     @cached_property
     def _y(self) -> Tensor:
         return self._cast(self.examples.y)
-
-
-def _default_dtype(data: Examples) -> torch.dtype:
-    double = isinstance(data, Dataset) and torch.float64 in (data.x.dtype, data.y.dtype)
-    return torch.float64 if double else torch.get_default_dtype()
