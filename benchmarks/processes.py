@@ -19,7 +19,7 @@ import proxdasa
 from proxdasa import data, engines, networks, problems, regularizers
 from proxdasa.engines.messages.halo import HEADER
 from proxdasa.engines.messages.transport import Transport
-from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
 STEPS = 20

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from proxdasa import cli, configs, engines, metrics, networks, schedules, tuning
 from proxdasa.configs import read
 from proxdasa.problems import PhaseRetrieval, Quadratic
 from proxdasa.regularizers import L1
+from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.default_range import STEPS
 from proxdasa.tuning.halving import plan_rungs
@@ -66,6 +68,82 @@ def test_what_a_rung_compares_is_the_beginning_of_the_run_with_a_setting(method)
         ).run()
         then = [row["objective"] for row in alone.records if row["k"] == outcome.after]
         assert outcome.values == pytest.approx(then, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mixing": proxdasa.Every(7)},
+        {"network": networks.one_peer_hypercube(4)},
+    ],
+    ids=["every", "changing"],
+)
+def test_rungs_have_the_rests_and_graphs_of_their_true_iterations(changes):
+    b = torch.tensor([[4.0, 0.0], [8.0, 8.0], [0.0, 16.0], [1.0, 1.0]])
+    curvatures = torch.tensor([1.0, 2.0, 4.0, 8.0]).view(4, 1, 1)  # different, so that the mean depends on mixing
+    problem = Quadratic(curvatures * torch.eye(2), b, noise=0.1)
+    settings = {"network": networks.ring(4), "iterations": 40, "dtype": torch.float64} | changes
+    base = Setup(proxdasa.ProxDASAGT(0.1), problem, **settings)
+    found = tuning.halve(base, [{"gamma": g} for g in (0.02, 0.03, 0.05, 0.07, 0.1)])
+    assert found.rungs[1].first % 7, "not by chance"
+    for outcome in found.ranking:
+        method = tuning.with_parameters(base.algorithm, outcome.parameters)
+        alone = dataclasses.replace(base, algorithm=method, observe_every=1).run()
+        then = [row["objective"] for row in alone.records if row["k"] == outcome.after]
+        assert outcome.values == pytest.approx(then, rel=1e-9)
+
+
+def test_under_conditions_there_is_no_quick_search():
+    with pytest.raises(ValueError, match=r"conditions: a quick search .* would see other events .* or give a grid"):
+        tuning.halve(setup(proxdasa.DPSGD(1.0), conditions=[proxdasa.conditions.LinkLoss(0.1)]), [{"gamma": 0.1}])
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """A problem that knows how often its gradients were taken."""
+
+    problem: Quadratic
+    calls: list = dataclasses.field(repr=False)
+
+    def __getattr__(self, name):
+        return getattr(self.problem, name)
+
+    def grad(self, x, sample):
+        self.calls.append(len(x))
+        return self.problem.grad(x, sample)
+
+    def to(self, dtype):
+        return dataclasses.replace(self, problem=self.problem.to(dtype))
+
+
+@pytest.mark.parametrize("at", [1, 7, 30, 60])
+def test_an_interrupted_search_goes_on_and_ends_like_one_that_was_not(tmp_path, at):
+    """``at``: in the first rung, in the second, and on the way to the end; every iteration is made once."""
+    calls: list[int] = []
+    base = Setup(
+        proxdasa.ProxDASAGT(1.0), Counted(quadratic(noise=0.1), calls), networks.ring(3), iterations=90, trials=2,
+        dtype=torch.float64,
+    )  # fmt: skip
+    settings = [{"gamma": g} for g in (0.01, 0.02, 0.05, 0.1, 1e200)]
+    whole, once = tuning.halve(base, settings), len(calls)
+
+    def interrupt(k, _end, _rows):
+        if k >= at:
+            raise KeyboardInterrupt
+
+    saving = Saving(tmp_path)
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        tuning.halve(base, settings, progress=interrupt, saving=saving)
+    resumed = tuning.halve(base, settings, saving=saving)
+    assert len(calls) <= once + 2 + 3 * 2  # a rung compares its first step with that of its checkpoints
+    assert resumed.ranking == whole.ranking
+    assert resumed.rungs == whole.rungs
+    calls.clear()
+    assert tuning.halve(base, settings, saving=saving).ranking == whole.ranking
+    assert len(calls) <= 2 * len(whole.rungs)
+    with pytest.raises(ValueError, match="other"):
+        tuning.halve(dataclasses.replace(base, seed=1), settings, saving=saving)
 
 
 def test_rungs_have_ever_fewer_settings_and_cost_about_two_runs_together():
@@ -194,9 +272,9 @@ def test_the_range_follows_the_scale_of_the_problem(curvature):
     assert not found.ranking[0].fault
 
 
-def test_quick_has_no_place_for_ranges_checkpoints_and_measures_at_a_settings_own_gamma(tmp_path):
-    with pytest.raises(ValueError, match="quick=True has its own settings and keeps no checkpoints"):
-        proxdasa.tune(proxdasa.DPSGD(1.0), quadratic(), networks.ring(3), quick=True, checkpoints=tmp_path)
+def test_quick_has_no_place_for_ranges_and_measures_at_a_settings_own_gamma():
+    with pytest.raises(ValueError, match="quick=True has its own settings; leave out grid and random, or quick"):
+        proxdasa.tune(proxdasa.DPSGD(1.0), quadratic(), networks.ring(3), quick=True, grid={"gamma": [1.0]})
     with pytest.raises(ValueError, match="merit is measured with each setting's own γ"):
         proxdasa.tune(proxdasa.ProxDASA(1.0), quadratic(), networks.ring(3), quick=True, measure="merit",
                       metrics=[metrics.merit(1.0)])  # fmt: skip
@@ -244,6 +322,44 @@ def test_tune_quick_writes_a_ranking_and_prints_what_to_paste(file, tmp_path):
     assert call("tune", file, "--quick", "-o", tmp_path / "out", "--overwrite", "--quiet").exit_code == 0
     both = call("tune", file, "--quick", "--grid", "gamma=1,2", "-o", tmp_path / "b")
     assert (both.exit_code, "or --quick" in both.stderr) == (2, True)
+
+
+@pytest.fixture
+def interrupted(monkeypatch):
+    """Commands whose quick search is interrupted after a hundred iterations."""
+
+    @contextmanager
+    def progress(**_):
+        def listen(k, _end, _rows):
+            if k > 100:
+                raise KeyboardInterrupt
+
+        yield lambda _name, _setup: listen
+
+    with monkeypatch.context() as patch:
+        yield lambda: patch.setattr("proxdasa.cli.auto_gamma.progress", progress), patch.undo
+
+
+def test_after_an_interruption_the_same_command_goes_on(file, tmp_path, interrupted):
+    begin, end = interrupted
+    tune, run = ("tune", file, "--quick", "-o", tmp_path / "out"), ("run", file, "-o", tmp_path / "run", "-q")
+    begin()
+    for command in (tune, run):
+        stopped = call(*command)
+        assert (stopped.exit_code, "the same command, without --overwrite, goes on" in stopped.stderr) == (130, True)
+        rungs = command[3 if command is run else 4] / "rungs"
+        assert (
+            sorted(path.name for path in rungs.iterdir())
+            == ["01", "02", "03", "04", "05"][: len(list(rungs.iterdir()))]
+        )
+    end()
+    assert call(*tune).exit_code == 0
+    assert call("tune", file, "--quick", "-o", tmp_path / "whole").exit_code == 0
+    read_ranking = lambda name: (tmp_path / name / "ranking.csv").read_text(encoding="utf-8")  # noqa: E731
+    assert read_ranking("out") == read_ranking("whole")
+    assert not (tmp_path / "out" / "rungs").exists()
+    assert call(*run).exit_code == 0
+    assert not (tmp_path / "run" / "rungs").exists()
 
 
 def test_auto_is_found_before_the_run_which_stores_numbers_and_how_they_were_found(file, tmp_path):

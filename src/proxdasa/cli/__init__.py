@@ -23,7 +23,7 @@ from proxdasa.configs.objects import ROOMS, VALUES, parameters
 from proxdasa.descriptions import describe
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import SUMMARY, Code
-from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
 EXITS = f"{SUMMARY} More in docs/processes.md."

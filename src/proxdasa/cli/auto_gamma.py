@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import typer
+
 from proxdasa import configs, disk, engines, tuning
+from proxdasa.cli.display import err, say
 from proxdasa.cli.outcomes import outcomes
 from proxdasa.cli.progress_display import note, progress
 from proxdasa.descriptions import describe
+from proxdasa.exit_codes import Code
 from proxdasa.runs import records
+from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 
 FILLED = "auto.json"
@@ -47,10 +53,21 @@ def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
             note(f"{', '.join(f'{name} = {value:g}' for name, value in found.best.items())}: {found.cost}")
             text = json.dumps(configs.fill(settings, values, how), indent=2) + "\n"
             disk.replace(output / FILLED, text.encode())
+            forget_rungs(output)
     return output / FILLED
 
 
 def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: str = "objective") -> tuning.Halving:
-    """A quick search, with its progress on the terminal."""
-    with progress(output=output) as announce:
-        return tuning.halve(setup, settings, measure, progress=announce("quick search", setup))
+    """A quick search, with its progress on the terminal; the same command continues it where it was interrupted."""
+    saving = Saving(output / tuning.RUNGS, max(1, setup.iterations // 10))
+    try:
+        with progress(output=output) as announce:
+            return tuning.halve(setup, settings, measure, progress=announce("quick search", setup), saving=saving)
+    except KeyboardInterrupt:
+        say("interrupted; what the search has found out is kept: the same command, without --overwrite, goes on", err)
+        raise typer.Exit(Code.INTERRUPTED) from None
+
+
+def forget_rungs(output: Path) -> None:
+    """Remove the checkpoints of a quick search."""
+    shutil.rmtree(output / tuning.RUNGS, ignore_errors=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from proxdasa import configs, engines, plans
+from proxdasa import configs, engines, plans, tuning
 from proxdasa.cli import progress_display
 from proxdasa.cli.auto_gamma import settle
 from proxdasa.cli.display import err, input_errors, output_option, say, show_final
@@ -195,7 +195,7 @@ def _make_room(output: Path, overwrite: bool) -> None:
                 "--overwrite starts over"
             )
     elif engines.first():
-        for old in (checkpoints, output / BOARD):
+        for old in (checkpoints, output / tuning.RUNGS, output / BOARD):
             if old.exists():
                 shutil.rmtree(old)
     output.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from proxdasa import configs, reports, tuning
-from proxdasa.cli.auto_gamma import ANY, search
+from proxdasa.cli.auto_gamma import ANY, forget_rungs, search
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
 from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
@@ -73,7 +73,7 @@ def tune(
     measure without Ψ, such as [b]--measure test_loss[/]. Settings that diverge are marked, the others go on.
     After Ctrl-C the same command resumes the run. A finished run is ranked again, by another measure if you like.
 
-    [b]--quick[/] needs no range; it finds good step sizes at the cost of about two runs.
+    [b]--quick[/] needs no range; it finds good step sizes at the cost of about two runs, and resumes too.
 
     For example [b]proxdasa tune run.toml -o tuned --grid gamma=0.01,0.03,0.1 --grid alpha=0.3,1,3[/].
     """
@@ -105,14 +105,21 @@ def tune(
 
 
 def _tune_quickly(file: Path, base: Setup, measure: str, output: Path, overwrite: bool) -> None:
-    """Search by successive halving, which keeps no run: after an interruption it begins anew."""
+    """Search by successive halving, or go on with the search of these settings that was interrupted."""
     with outcomes(output), records.claim(output):
-        if not overwrite and any((output / name).exists() for name in (RANKING, tuning.SWEEP)):
+        if overwrite:
+            (output / RANKING).unlink(missing_ok=True)  # so that the next command goes on if this one is interrupted
+            forget_rungs(output)
+        elif any((output / name).exists() for name in (RANKING, tuning.SWEEP)):
             raise FileExistsError(f"{output} holds a search already; choose another --output or add --overwrite")
         settings = tuning.default_settings(base)
         note(tuning.Search(base, settings).size)
         found = search(base, settings, output, measure)
-        _show(file, base, found, f"{measure} of a quick search", output)
+        try:
+            _show(file, base, found, f"{measure} of a quick search", output)
+        finally:
+            if (output / RANKING).exists():
+                forget_rungs(output)
 
 
 def _show(file: Path, base: Setup, tuned: tuning.Tuning | tuning.Halving, title: str, output: Path) -> None:

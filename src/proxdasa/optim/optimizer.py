@@ -25,7 +25,7 @@ from proxdasa.optim.local_agent import LocalAgent
 from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import weights_within
-from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.schedules import Alpha, Number
 
 REMEDY = "unequal numbers of steps? optimizer.common_steps(len(loader)) gives one number for all agents"

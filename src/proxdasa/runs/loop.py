@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +19,7 @@ from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
 from proxdasa.runs.checkpoint_contents import Expected
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.runs.identity import Identity, Numbers, numbers
 from proxdasa.runs.progress import Listeners, Progress
@@ -72,6 +71,8 @@ class Loop:
     """For each iterate, the trials that keep it as x^R."""
     compile: bool
     watch: Watch | None
+    first: int = 0
+    """Iterations that were made before this loop begins: its k-th is iteration first + k, by which events are named."""
 
     rows: list[Row] = field(default_factory=list, init=False)
     diverged: dict[int, Divergence] = field(default_factory=dict, init=False)
@@ -150,7 +151,7 @@ class Loop:
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
-        active, before = self.engine.enter(k), dict(self.engine.extra_rows)
+        active, before = self.engine.enter(self.first + k), dict(self.engine.extra_rows)
         new = self.algorithm.step(agents, k, state)
         if active is None:
             return new
@@ -331,20 +332,3 @@ class Loop:
         y = torch.where(point.isfinite().all(dim=-1, keepdim=True), self.engine.prox(point, γ), torch.nan)[:, 0]
         y[list(self.diverged)] = torch.nan
         return y
-
-
-@contextmanager
-def flushed_denormals() -> Iterator[None]:
-    """Context manager: numbers below 1e-38 (denormals) become zero.
-
-    Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are denormal, with which processors compute
-    tens of times slower. A thread inherits the setting of the one that starts it, so threads that torch has started
-    before keep theirs.
-    """
-    tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
-    before = not bool(tiny * 1.0 > 0)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)

@@ -134,8 +134,11 @@ class Setup:
         """Run it, in this process or, with ``processes``, as one of several that all do the same."""
         return self.loop(processes).run(progress, saving)
 
-    def loop(self, transport: Transport | None = None) -> Loop:
-        """The loop, about to begin; it holds no more of the problem than the agents of this process need."""
+    def loop(self, transport: Transport | None = None, first: int = 0) -> Loop:
+        """The loop, about to begin; it holds no more of the problem than the agents of this process need.
+
+        ``first`` is the number of its first iteration, if it goes on where another loop has ended.
+        """
         assert self.observe_every is not None
         config, engine, algorithm = self.config(), self.engine(transport), self.bound()
         own, identity = fingerprint(config), Identity.of(self.settings(), algorithm, self.iterations)
@@ -161,6 +164,7 @@ class Setup:
             keep=random,
             compile=self.compile,
             watch=Watch(self.stop, algorithm, self.trials) if self.stop else None,
+            first=first,
         )
 
     def engine(self, transport: Transport | None = None) -> Engine:

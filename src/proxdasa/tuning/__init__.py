@@ -7,13 +7,14 @@ that `proxdasa.run` would make with its setting, so settings differ by their par
 
 from proxdasa.tuning.default_range import default_settings
 from proxdasa.tuning.entry import tune
-from proxdasa.tuning.halving import Halving, Rung, halve
+from proxdasa.tuning.halving import RUNGS, Halving, Rung, halve
 from proxdasa.tuning.method_parameters import stack_settings, tunable, with_parameters
 from proxdasa.tuning.ranked_settings import Outcome, larger_is_better, rank
 from proxdasa.tuning.search import SWEEP, Search, Tuning, expect_divergence
 from proxdasa.tuning.settings import Setting, choose, combinations, draws
 
 __all__ = [
+    "RUNGS",
     "SWEEP",
     "Halving",
     "Outcome",

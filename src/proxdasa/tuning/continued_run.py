@@ -28,18 +28,20 @@ class Continued:
     """The state after k₀ iterations; None to begin."""
     extra_rows: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """What the agents kept beside it."""
+    rounds: int = 0
+    """The rounds of communication so far, by which a graph that changes knows its weights."""
     step_sizes: Alpha | None = field(default=None, repr=False)
     """α_{k₀ + k}, if the method averages gradients."""
 
     @classmethod
-    def after(cls, first: int, algorithm: Algorithm, variables: Mapping[str, Tensor]) -> Algorithm:
+    def after(cls, first: int, algorithm: Algorithm, variables: Mapping[str, Tensor], rounds: int) -> Algorithm:
         """A bound method after ``first`` = k₀ iterations, which ended with these variables (`Result.state`) or none."""
         own = {name: rows for name, rows in variables.items() if not name.startswith(EXTRA)}
         beside = {name.removeprefix(EXTRA): rows for name, rows in variables.items() if name not in own}
         state = algorithm.State(**own) if own else None
         averaging = algorithm.facts.averaging
         alpha = averaging.alpha(algorithm) if averaging else None
-        made: Any = cls(algorithm, first, state, beside, (lambda k: alpha(first + k)) if alpha else None)
+        made: Any = cls(algorithm, first, state, beside, rounds, (lambda k: alpha(first + k)) if alpha else None)
         return made  # type: ignore[no-any-return]  # its facts are those of an object, not of a class
 
     @property
@@ -62,7 +64,9 @@ class Continued:
         """The state after k₀ iterations."""
         if self.state is None:
             return self.algorithm.init(agents, x)
-        cast(Engine, agents).extra_rows = dict(self.extra_rows)
+        engine = cast(Engine, agents)
+        engine.extra_rows = dict(self.extra_rows)
+        engine.restore({**engine.counts(), "rounds": self.rounds})
         return self.state
 
     def step(self, agents: Agents, k: int, state: Any) -> Any:

@@ -46,6 +46,8 @@ def tune(
     measure: str = "objective",
     largest: bool | None = None,
     progress: Progress | None = None,
+    checkpoints: str | Path | None = None,
+    checkpoint_every: int | None = None,
     **settings: Any,
 ) -> Halving: ...
 
@@ -84,7 +86,8 @@ def tune(
             settings with different Ψ not by one that contains Ψ, such as ``objective``.
         largest: whether larger values are better; needed only for measures of your own.
         progress: as for `run`.
-        checkpoints: as for `run`; an interrupted search continues from the last one. Not for a quick search.
+        checkpoints: as for `run`; an interrupted search continues from the last one. A quick search keeps a folder for
+            each rung there.
         checkpoint_every: as for `run`.
         **settings: all other arguments of `run` except ``processes``; ``trials`` is the number of repetitions of each
             setting.
@@ -105,12 +108,10 @@ def tune(
     """
     setup = Setup(algorithm, problem, network, **settings)
     if quick:
-        if grid or random or checkpoints is not None or checkpoint_every is not None:
-            raise ValueError(
-                "quick=True has its own settings and keeps no checkpoints; leave out grid, random and checkpoints, or "
-                "quick"
-            )
-        return halve(setup, default_settings(setup), measure, largest, progress)
+        if grid or random:
+            raise ValueError("quick=True has its own settings; leave out grid and random, or quick")
+        saving = Saving.of(checkpoints, checkpoint_every)
+        return halve(setup, default_settings(setup), measure, largest, progress, saving)
     search = Search(setup, choose(grid, random, samples, setup.seed))
     more = search.check(measure, largest)
     with expect_divergence():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Algorithm
 from proxdasa.plans.smoothness import STEPS as ESTIMATES
+from proxdasa.runs.loop import Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.continued_run import Continued
@@ -28,6 +29,8 @@ KEPT = 3
 """One in so many settings goes on to the next rung."""
 FOLLOWED = 5
 """The most settings that are followed to the end, one after the other until one ends well."""
+RUNGS = "rungs"
+"""The folder of the rungs' checkpoints, within the folder of a search."""
 LOOKS = 8
 """Observations of a setting that is followed, so that it ends early if it diverges."""
 
@@ -127,6 +130,7 @@ def halve(
     measure: str = "objective",
     largest: bool | None = None,
     progress: Progress | None = None,
+    saving: Saving | None = None,
 ) -> Halving:
     """Compare settings in rungs: stacked runs with ever fewer settings and ever more iterations.
 
@@ -134,8 +138,16 @@ def halve(
     set-up in all rungs. So what is compared is the beginning of the run that `proxdasa.run` would make with a setting,
     and nothing is computed twice. The best setting is followed to iteration K, since one that begins well may diverge
     later. If it does, or ends no better than the next one was before, that one is followed too, and so on.
+
+    With ``saving`` the end of each rung is kept, in a folder of its own. The same search then makes no finished rung
+    again, and continues an interrupted one from its last checkpoint.
     """
-    race = _Race(base, _lean(base, measure), measure, Search(base, settings).check(measure, largest), progress)
+    if base.conditions:
+        raise ValueError(
+            "conditions: a quick search compares beginnings of runs, and its stacked settings would see other events "
+            "than a run does; search without conditions, or give a grid"
+        )
+    race = _Race(base, _lean(base, measure), measure, Search(base, settings).check(measure, largest), progress, saving)
     ranking: list[Outcome] = []
     for rung in plan_rungs(len(settings), base.iterations):
         going = [outcome.parameters for outcome in ranking[: rung.settings] if not outcome.fault] or settings
@@ -163,6 +175,18 @@ def plan_rungs(settings: int, iterations: int) -> list[Rung]:
     return rungs
 
 
+class _Place(NamedTuple):
+    """Where a setting is."""
+
+    setting: Setting
+    k: int
+    """The iterations made with it."""
+    state: dict[str, Tensor]
+    """Its variables then."""
+    rounds: int
+    """The rounds of communication so far."""
+
+
 @dataclass(eq=False)
 class _Race:
     """The rungs so far, and where each setting is."""
@@ -172,31 +196,34 @@ class _Race:
     measure: str
     more: bool
     progress: Progress | None
+    saving: Saving | None
     rungs: list[Rung] = field(default_factory=list)
-    _places: list[tuple[Setting, int, dict[str, Tensor]]] = field(default_factory=list)
-    """Settings, the iterations made with them, and their states then; the last entry of a setting counts."""
+    _places: list[_Place] = field(default_factory=list)
+    """Where settings were; the last entry of a setting counts."""
 
     def go(self, settings: Sequence[Setting], last: int, looks: int = 1) -> list[Outcome]:
         """Go on with settings that are equally far, as one stack, and rank them after ``last`` iterations."""
-        first, states = self._find(settings)
+        places = self._find(settings)
+        first, rounds = (places[0].k, places[0].rounds) if places else (0, 0)
         stacked = Search(self.lean, settings).setup
-        state = {name: torch.cat([each[name] for each in states]) for name in states[0]} if states else {}
+        state = {name: torch.cat([each.state[name] for each in places]) for name in places[0].state} if places else {}
         rung = dataclasses.replace(
             stacked,
-            algorithm=Continued.after(first, stacked.bound(), state),
+            algorithm=Continued.after(first, stacked.bound(), state, rounds),
             x0=state.get("x", stacked.x0),
             iterations=last - first,
             observe_every=-(-(last - first) // looks),
         )
         with expect_divergence():
-            result = rung.run(self._shift(first))
+            result = rung.loop(first=first).run(self._shift(first), self._next_saving(last - first))
         if result.stopped == "interrupted":
             raise KeyboardInterrupt
         self.rungs.append(Rung(len(settings), first, first + result.iterations))
-        trials = self.base.trials
+        trials, rounds = self.base.trials, max(int(row["rounds"]) for row in result.records)
         for number, setting in enumerate(settings):
             rows = slice(number * trials, (number + 1) * trials)
-            self._places.append((setting, last, {name: variable[rows] for name, variable in result.state.items()}))
+            own = {name: variable[rows] for name, variable in result.state.items()}
+            self._places.append(_Place(setting, last, own, rounds))
         return [dataclasses.replace(each, after=last) for each in rank(result, settings, self.measure, self.more)]
 
     def follow(self, ranking: Sequence[Outcome]) -> list[Outcome]:
@@ -221,11 +248,17 @@ class _Race:
     def _order(self, outcome: Outcome) -> tuple[bool, float]:
         return bool(outcome.fault), 0.0 if outcome.fault else -outcome.mean if self.more else outcome.mean
 
-    def _find(self, settings: Sequence[Setting]) -> tuple[int, list[dict[str, Tensor]]]:
-        """How many iterations were made with these settings, and their states."""
-        known = [next((place for place in reversed(self._places) if place[0] == setting), None) for setting in settings]
-        found = [place for place in known if place]
-        return (found[0][1], [state for *_, state in found]) if found else (0, [])
+    def _find(self, settings: Sequence[Setting]) -> list[_Place]:
+        """Where these settings are, if they have begun."""
+        known = [next((at for at in reversed(self._places) if at.setting == setting), None) for setting in settings]
+        return [place for place in known if place]
+
+    def _next_saving(self, iterations: int) -> Saving | None:
+        """Where the next rung is saved: in any case at its end, so that it need not be made again."""
+        if self.saving is None:
+            return None
+        pace = min(self.saving.every or iterations, iterations)
+        return Saving(self.saving.folder / f"{len(self.rungs) + 1:02d}", pace)
 
     def _shift(self, first: int) -> Progress | None:
         """The progress of a rung as that of the search, in iterations of the setting that gets to the end."""
