@@ -69,6 +69,7 @@ def expected(name, A, b, x, z):
         "consensus": np.mean([sq(row - mean_x) for row in x]),
         "table_stationarity": sq(G(mean_x, grad, 1.0)) + sum(sq(row - mean_x) for row in x),
         "density": np.mean(np.abs(mean_x) > 1e-6),
+        "solution_density": np.mean(y != 0),
         "dual_gap": sq(mean_z - grad),
         "z_consensus": np.mean([sq(row - mean_z) for row in z]),
         "certificate": sq(G(mean_x, mean_z, GAMMA)),
@@ -143,6 +144,14 @@ def test_density_counts_what_is_above_a_millionth():
     problem = Quadratic(torch.eye(8).double().expand(3, 8, 8), torch.zeros(3, 8).double())
     engine = Simulator(Task(problem, networks.ring(3), Zero(), proxdasa.Gossip(), trials=1, seed=0))
     assert metrics.density.of(metrics.View(engine, 1.0, WithZ(x, x))).tolist() == [3 / 8]
+
+
+def test_the_density_of_the_solution_without_averaged_gradients_is_that_of_the_proximal_point_of_the_mean(scene):
+    _, _, x, _, view = scene
+    alone = metrics.View(view.engine, GAMMA, view.state)
+    expected = [np.mean(prox_l1(WEIGHT)(rows.mean(0), GAMMA) != 0) for rows in x]
+    assert metrics.solution_density.of(alone).tolist() == pytest.approx(expected)
+    assert 0 < min(expected) < 1
 
 
 def test_looking_costs_nothing(scene):

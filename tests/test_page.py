@@ -381,4 +381,4 @@ def test_measures_that_no_figure_shows_are_on_the_page(tmp_path):
     path.write_text("".join(json.dumps({"trial": 0, "k": k, "density": 0.5, "mine": k}) + "\n" for k in (0, 10)))
     result = call("report", folder, "--html")
     assert result.exit_code == 0, result.output
-    assert [measure["name"] for measure in data(folder / "report.html")["measures"]] == ["density", "mine"]
+    assert [measure["name"] for measure in data(folder / "report.html")["measures"]] == ["density of x̄", "mine"]

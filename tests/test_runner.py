@@ -12,7 +12,7 @@ import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
 from proxdasa.engines import Simulator
 from proxdasa.runs.binding import draw_random_iterates
-from proxdasa.runs.loop import flushed_denormals
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
@@ -43,9 +43,9 @@ def test_the_call_of_the_readme():
     assert result.x.dtype == torch.get_default_dtype()
     assert [(row["trial"], row["k"]) for row in result.records] == [(t, k) for k in (0, 10, 20, 30) for t in range(3)]
     expected = {
-        "trial", "k", "loss", "objective", "stationarity", "consensus", "table_stationarity", "density", "dual_gap",
-        "z_consensus", "certificate", "samples", "gradients", "full_gradients", "rounds", "vectors",
-        "seconds",
+        "trial", "k", "loss", "objective", "stationarity", "consensus", "table_stationarity", "density",
+        "solution_density", "dual_gap", "z_consensus", "certificate", "samples", "gradients", "full_gradients",
+        "rounds", "vectors", "seconds",
     }  # fmt: skip
     assert set(result.records[0]) == expected
     last = result.records[-1]

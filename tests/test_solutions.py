@@ -45,6 +45,7 @@ def test_every_method_has_the_solution_that_the_equations_say(method):
     expected = (x.abs() - γ * 0.05).clamp(min=0) * x.sign() if algorithm.facts.composite else x
     torch.testing.assert_close(result.solution, expected)
     assert result.solution.shape == (2, D)
+    assert [row["solution_density"] for row in result.last] == result.density.tolist()
 
 
 def test_it_has_exact_zeros_where_the_mean_has_small_values():
@@ -55,6 +56,8 @@ def test_it_has_exact_zeros_where_the_mean_has_small_values():
     )
     assert result.solution[0].nonzero().flatten().tolist() == [0, 2, 4]
     assert result.density.tolist() == [0.5, 0.5]
+    assert [row["solution_density"] for row in result.last] == [0.5, 0.5]
+    assert any((row["density"], row["solution_density"]) == (1.0, 0.5) for row in result.records)  # long before the end
 
 
 def test_without_regularizer_it_is_the_mean():

@@ -59,6 +59,12 @@ class View:
         """The mean z̄ of the averaged gradients ``[trials, 1, d]``."""
         return self.engine.mean(self.z)
 
+    @property
+    def y(self) -> Tensor:
+        """The proximal point ``[trials, 1, d]`` that `Result.solution` gives at the end of a run."""
+        point = self.x_mean if self._z is None else self.x_mean - self.gamma * self.z_mean
+        return self.engine.prox(point, self.gamma)
+
     @cached_property
     def at_mean(self) -> Evaluation:
         """The loss F(x̄) ``[trials, 1, 1]`` and gradient ∇F(x̄) ``[trials, 1, d]``."""
@@ -128,6 +134,10 @@ def _density(view: View) -> Tensor:
     return (view.x_mean.abs() > 1e-6).to(view.x.dtype).mean(dim=(-2, -1))
 
 
+def _solution_density(view: View) -> Tensor:
+    return (view.y != 0).to(view.x.dtype).mean(dim=(-2, -1))
+
+
 def _dual_gap(view: View) -> Tensor:
     return _squared_norm(view.z_mean - view.at_mean.grad)
 
@@ -163,7 +173,9 @@ stationarity = Metric("stationarity", _stationarity)
 consensus = Metric("consensus", _consensus)
 """(1/n) ‖X − X̄‖²; the consensus error of Definition 1 is L² times this, and a run does not know L = L_∇F."""
 density = Metric("density", _density)
-"""The share of coordinates with |x̄_j| > 1e-6."""
+"""The share of coordinates with |x̄_j| > 1e-6: nearly always 1 before a run has converged, since x̄ is an average."""
+solution_density = Metric("solution_density", _solution_density)
+"""The share of nonzeros in y, the proximal point that is the run's answer (`Result.solution`, `Result.density`)."""
 dual_gap = Metric("dual_gap", _dual_gap, needs_z=True)
 """‖z̄ − ∇F(x̄)‖²."""
 z_consensus = Metric("z_consensus", _z_consensus, needs_z=True)
@@ -244,7 +256,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 
     def of(view: View) -> Tensor:
         γ, x, z, value = view.gamma, view.x_mean, view.z_mean, view.engine.value
-        y = view.engine.prox(x - γ * z, γ)
+        y = view.y
         move = y - x
         η = ((z * move + move.square() / (2 * γ)).sum(-1) + value(y)).flatten()
         λ = (1 / (8 * γ * lipschitz**2) * view.x.new_ones(1)).flatten()
@@ -254,10 +266,11 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
 
 
 STANDARD = (
-    loss, objective, stationarity, consensus, table_stationarity(), density, dual_gap, z_consensus, certificate,
+    loss, objective, stationarity, consensus, table_stationarity(), density, solution_density, dual_gap, z_consensus,
+    certificate,
 )  # fmt: skip
 """What `run` records by default; measures that need a z are left out for methods without one."""
 ALL = (
-    loss, objective, stationarity, consensus, table_stationarity, density, dual_gap, z_consensus, certificate,
-    edge_consensus, lowest_accuracy, per_agent, merit,
+    loss, objective, stationarity, consensus, table_stationarity, density, solution_density, dual_gap, z_consensus,
+    certificate, edge_consensus, lowest_accuracy, per_agent, merit,
 )  # fmt: skip

@@ -83,7 +83,7 @@ def show_final(result: Result) -> None:
 
 
 def _show_nonzeros(solution: Tensor) -> None:
-    """Say how sparse the solution is; the measure `density` is that of x̄, which need not have exact zeros."""
+    """Say how sparse the solution is, as counts; `solution_density` is their share."""
     finite = solution[~solution.isnan().any(dim=1)]
     if len(finite):
         counts = (finite != 0).sum(dim=1)
