@@ -27,6 +27,7 @@ def beside(path: Path, data: bytes) -> Iterator[Path]:
             put(handle, data)
         finally:
             os.close(handle)
+        # mkstemp makes a file that only its owner can read.
         temporary.chmod(0o644)
         yield temporary
     finally:
@@ -37,11 +38,13 @@ def replace(path: Path, data: bytes) -> None:
     """Replace a file by data atomically: a reader sees either the old or the new content, complete."""
     with beside(path, data) as temporary:
         temporary.replace(path)
+    # A new name is an entry of the folder, which is synced separately.
     sync(path.parent)
 
 
 def append(path: Path, data: bytes, after: int = 0) -> None:
     """Write data to a file after its first ``after`` bytes; what followed them is cut off. Creates a missing file."""
+    # Not "wb", which would empty a file that other checkpoints share.
     with path.open("ab") as file:
         file.truncate(after)
         put(file.fileno(), data)
@@ -50,6 +53,7 @@ def append(path: Path, data: bytes, after: int = 0) -> None:
 def put(handle: int, data: bytes) -> None:
     """Write all the data and sync them to disk."""
     view = memoryview(data)
+    # os.write may write less than it was given.
     while view:
         view = view[os.write(handle, view) :]
     os.fsync(handle)

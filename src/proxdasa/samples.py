@@ -52,9 +52,14 @@ class Words:
             raise ValueError(f"Philox yields words eight at a time; got {count}")
         place = self._state["state"]
         place["key"][:] = (seed, stream)
+        # Drawing moves the first word of the counter only, so the words of a block never run into those of the next
+        # block or trial.
         place["counter"][:] = (agents.start * (count // 8), block, trial, 0)
+        # This also drops words that the last call has left in the generator's buffer.
         self._philox.state = self._state
         size = (len(agents), count // 2)
+        # The full range: NumPy then passes on the generator's words as they are, and rejects none, which would shift
+        # all later ones.
         drawn = self._generator.integers(0, 2**64 - 1, size=size, dtype=np.uint64, endpoint=True)
         return drawn.view(np.int32)
 
@@ -88,6 +93,7 @@ def uniforms(words: Tensor) -> Tensor:
         >>> samples.uniforms(words).round(decimals=3)
         tensor([0.2500, 0.5000, 0.7500], dtype=torch.float64)
     """
+    # The half keeps results strictly between 0 and 1: an event of probability 0 never happens, one of 1 always does.
     return (words.to(torch.float64) + 2.0**31 + 0.5) * 2.0**-32
 
 
@@ -104,6 +110,7 @@ class Samples:
         block, offset = divmod(k, BLOCK)
         held = self._held.get(stream)
         if held is None or held[0] != block:
+            # Only the last block of each stream is kept: iterations ask for them in order.
             held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
         return held[1][offset]
 

@@ -54,6 +54,7 @@ class Draws:
 
     def __call__(self, block: int) -> Tensor:
         """The numbers of the times of a block, ``[BLOCK, trials, items]``."""
+        # Of all links or agents, wherever they live: so a process knows what happens elsewhere without being told.
         everybody = range(self.items)
         drawn = [
             torch.from_numpy(self._words(self._seed, self._stream, trial, block, everybody, BLOCK))
@@ -93,6 +94,7 @@ class Chain:
         """The state before a block, from the last decisive number of each item."""
         works = torch.ones(self._draws.trials, self._draws.items, dtype=torch.bool)
         open_ = torch.ones_like(works)
+        # Backwards, because most items are decided by a recent number; the search ends once all are.
         for earlier in range(block - 1, -1, -1):
             for u in self._draws(earlier).flip(0):
                 failed, recovered = u < self._fail, u > 1 - self._recover

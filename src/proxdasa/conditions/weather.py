@@ -41,6 +41,7 @@ class Weather:
         weights = [np.asarray(W[tuple(network.edges.T)]).ravel() for W in network.rounds]
         self._present = torch.from_numpy(np.stack(weights) > 0) if weights else None
         self.trials, self._k = trials, 0
+        # What was computed last, by number of its block; no block has the number −1.
         self._active: tuple[int, Tensor, list[float]] = (-1, torch.empty(0), [])
         self._up: tuple[int, Tensor] = (-1, torch.empty(0))
         self.enter(0)
@@ -88,6 +89,7 @@ class Weather:
     def _links_of(self, block: int) -> Tensor:
         up = torch.ones(BLOCK, self.trials, len(self._ends), dtype=torch.bool)
         if self._present is not None:
+            # A graph that changes lacks links by plan: they count as down, and have no weight to give back.
             up &= self._present[torch.arange(block * BLOCK, (block + 1) * BLOCK) % len(self._present)].unsqueeze(1)
         return _all((up, *(events(block) for events in self._links)))
 

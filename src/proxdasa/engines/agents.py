@@ -60,6 +60,7 @@ class LocalAgents:
         self._rests = False  # whether this iteration sends nothing
         fair = not task.conditions and not task.network.rounds
         self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
+        # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
         self._last_named: dict[int, int] = {}
         self.extra_rows: dict[str, Tensor] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None

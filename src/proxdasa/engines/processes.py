@@ -61,6 +61,7 @@ class Processes(LocalAgents):
 
     def gather(self, x: Tensor) -> Tensor:
         """The rows of all agents, everywhere."""
+        # The rows of others are zero here, so a sum puts all rows together without rounding any.
         rows = x.new_zeros(x.shape[0], self.n, x.shape[2])
         rows[:, self.agents.start : self.agents.stop] = x
         return self._neighbourhood.sum(rows)
@@ -141,6 +142,7 @@ class Processes(LocalAgents):
         spent, size = self._neighbourhood.spent, self._transport.size
         means = self._neighbourhood.sum(torch.tensor([*spent.values()], dtype=torch.float64)) / size
         shares = dict(zip(spent, means.tolist(), strict=True))
+        # The mean over processes times their number is the total, of which an agent has its share.
         shares["bytes"] *= size / self.n
         return {**self._counts, **shares}
 

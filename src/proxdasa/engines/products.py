@@ -71,6 +71,7 @@ class SparseProduct:
         if trials not in self._bags:
             self._bags[trials] = self._stack(trials, x.device)
         indices, offsets, weights = self._bags[trials]
+        # One table for all trials, with indices moved on by n for each, so that one call of the kernel serves all.
         table = x.reshape(trials * n, d)
         product = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=weights)
         return product.view(trials, -1, d)
@@ -102,6 +103,8 @@ class ExactProduct:
         counts = np.diff(matrix.indptr)
         self._rows = matrix.shape[0]
         self._terms = []  # for each s, the s-th terms of all rows that have as many
+        # Term by term and not row by row: a ring takes three passes whatever its size, and each row still adds its own
+        # terms in ascending order.
         for s in range(int(counts.max(initial=0))):
             rows = np.flatnonzero(counts > s)
             places = matrix.indptr[rows] + s
@@ -113,5 +116,6 @@ class ExactProduct:
         """Each row becomes the weighted sum of its neighbours' rows."""
         total = x.new_zeros(x.shape[0], self._rows, x.shape[2])
         for rows, columns, weights in self._terms:
+            # Two operations on purpose: a fused multiply-add would round once where others round twice.
             total[:, rows] += weights * x[:, columns]
         return total

@@ -44,6 +44,7 @@ class Simulator(LocalAgents):
         """The mixing polynomial applied to each tensor."""
         if self._rests:
             return unpack(tensors)
+        # Rounds are numbered by their count so far, which checkpoints keep: a resumed run meets the same events.
         first, weather = int(self._counts["rounds"]), self._weather
         self._count_messages(self._rounds, len(tensors))
         if weather is None:

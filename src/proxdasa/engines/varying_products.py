@@ -42,9 +42,11 @@ class VaryingProduct:
         self._indptr, self._dense = places.indptr, not exact and dense_pays(places, 1)
         self._rows, self._columns = torch.from_numpy(rows), torch.from_numpy(places.indices.astype(np.int64))
         weights = [np.asarray(each[rows, places.indices]).ravel() for each in rounds or (matrix,)]
+        # In float64 to the end of `values`, so that rows sum to one even if many weights go back to the diagonal.
         self._weights = torch.from_numpy(np.stack(weights)).to(torch.float64)
         self._diagonal = torch.from_numpy(np.flatnonzero(left == right))
         self._links = torch.from_numpy(np.flatnonzero(left != right))
+        # A link as one number, low · n + high: edges ascend, so a binary search finds it, with no n × n table.
         n = int(edges.max(initial=0)) + 1
         low, high = np.minimum(left, right), np.maximum(left, right)
         numbers = np.searchsorted(edges[:, 0] * n + edges[:, 1], (low * n + high)[self._links.numpy()])
@@ -57,7 +59,9 @@ class VaryingProduct:
         """The product of a round with this number."""
         place, block, up = weather.look(number)
         if self._held is None or self._held[0] != block:
+            # Only a graph that changes needs to know which rounds these are.
             first = number - place if len(self._weights) > 1 else 0
+            # The matrices of a whole block of rounds at once, in a few operations instead of a few for each round.
             self._held = block, self._matrices(self.values(up, range(first, first + len(up))))
         matrix = self._held[1][place]
         # The tensors of one mixing step may be stacked; they travel in the same messages and meet the same events.

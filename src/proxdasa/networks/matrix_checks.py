@@ -57,6 +57,7 @@ def _check_weights(given: ArrayLike | sparray | spmatrix) -> tuple[csr_array, fl
     W = _check_symmetric(_check_square(matrix), tolerance)
     _check_rows(W, tolerance)
     _check_signs(W, tolerance)
+    # Within the tolerance, so this is rounding; a negative weight would break bounds that rely on W ≥ 0.
     W.data[W.data < 0] = 0.0
     if rounding > TOLERANCE:
         W = _renormalise(W)
@@ -88,6 +89,7 @@ def _check_symmetric(W: csr_array, tolerance: float) -> csr_array:
             f"W must be symmetric: agent {i} takes {W[i, j]:.6g} of agent {j}, "
             f"but agent {j} takes {W[j, i]:.6g} of agent {i}; give both the same weight"
         )
+    # Exactly symmetric from here on: one agent reads w_ij, the other w_ji, and means survive only if they are the same.
     return csr_array((W + W.T) / 2) if worst > 0 else W
 
 

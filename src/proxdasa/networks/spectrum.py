@@ -79,6 +79,7 @@ def rho_of_rounds(rounds: Sequence[csr_array]) -> float:
         norm = float(np.linalg.norm(disagree(np.eye(n)), 2))
     else:
         start = np.cos(np.arange(n) * 2.4)
+        # Rounds that reach the exact mean leave nothing, and eigsh does not accept an operator that is zero.
         if np.linalg.norm(square(start)) < ROUNDING * n:
             return 0.0
         operator = LinearOperator((n, n), matvec=square, dtype=np.float64)

@@ -58,6 +58,7 @@ class Buffers:
                 parts = torch.view_as_real(values) if values.is_complex() else values
                 parts.copy_(mean.view(parts.shape))
         if whole:
+            # A transport can only add, so every agent fills a row of its own, and the maximum is taken afterwards.
             rows = torch.zeros(agents, sum(values.numel() for values in whole), dtype=torch.float64)
             rows[agent] = torch.cat([_numbers(values) for values in whole])
             largest = total(rows).amax(0)

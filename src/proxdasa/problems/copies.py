@@ -95,6 +95,7 @@ class Copies:
                 losses = each.sum(1) / weight
             else:
                 losses = each @ weight if weight.ndim == 1 else (each * weight).sum(1)
+            # A row's loss depends on its own parameters alone, so the gradient of the sum has those of all rows.
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
         return losses.detach(), torch.cat([part.flatten(1) for part in grads], dim=1)
 
@@ -180,6 +181,7 @@ def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
         return "it draws random numbers, such as dropout's, which are named copy by copy"
     if copies.path == "chain":
         return "" if is_chain(copies.module) else "it is not a chain of layers that can be stacked"
+    # Two copies that differ: with one, or with equal ones, a path that ignored the parameters it is given would pass.
     x, expected = _two_by_themselves(copies, inputs, targets)
     both = inputs.expand(2, *inputs.shape), targets.expand(2, *targets.shape)
     try:
@@ -202,6 +204,7 @@ def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple
     for seed in range(2):
         with torch.no_grad():
             for parameter in trained:
+                # The same noise in every precision, so that the choice of a path does not depend on it.
                 noise = torch.randn(parameter.shape, generator=random, dtype=torch.float32)
                 parameter.add_(noise.to(parameter), alpha=0.1)
         rows.append(torch.cat([parameter.detach().flatten() for parameter in trained]))

@@ -79,6 +79,7 @@ class Repeated:
 
     def sample(self, words: Tensor) -> Tensor:
         """The samples of the first T trials, repeated."""
+        # The words of later trials go unused; to save them, `Samples` would have to know about repetitions.
         first = self.problem.sample(words[..., : self.trials, :, :])
         return repeat_trials(first, words.shape[-3])
 

@@ -144,6 +144,7 @@ class SingleIndex:
         drawn = samples.normals(words).to(self.dtype)
         rows = drawn.view(-1, self.words)  # with two axes the product needs no copy of X
         X, ε = rows[:, :-1], rows[:, -1]
+        # In place: ε is a column of what is returned, and becomes Y there.
         ε.mul_(self.noise).add_(self.link.value(X @ self.truth))
         return drawn
 

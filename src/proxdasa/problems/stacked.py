@@ -78,6 +78,8 @@ def _quiet() -> Iterator[None]:
 def _plain(chain: nn.Sequential) -> bool:
     """Whether a chain does what its layers' types say: each is known, with weights of its own, and has no hooks."""
     names = [name for name, _ in chain.named_parameters(remove_duplicate=False)]
+    # A tensor under two names is listed twice by name but once as a parameter; the second test finds a layer that is in
+    # the chain twice. Stacked parameters would come apart in either case.
     tied = len(names) > len(list(chain.parameters())) or len({*map(id, chain)}) < len(chain)
     return not any(map(_has_hooks, chain.modules())) and not tied and all(map(_is_known, chain))
 
@@ -99,6 +101,7 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _expand(parameters: Parameters, rows: int) -> dict[str, Tensor]:
+    # Views: frozen weights are not copied for each row.
     return {name: values.expand(rows, *values.shape) for name, values in parameters.items()}
 
 
@@ -106,6 +109,8 @@ def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tenso
     rows, folded = len(x), False
     for index, layer in enumerate(chain):
         weight, bias = parameters.get(f"{index}.weight"), parameters.get(f"{index}.bias")
+        # Each change of layout copies all activations, so copies stay folded from the first convolution to the next
+        # layer that needs them apart; layers that act on each number by itself work either way.
         if isinstance(layer, (nn.Conv2d, *POOLS)) and not folded:
             x, folded = _fold(x), True
         elif isinstance(layer, (nn.Linear, nn.Flatten)) and folded:

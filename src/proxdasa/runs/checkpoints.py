@@ -141,6 +141,8 @@ class Checkpoints:
             manifest = Manifest(checkpoint.k, self.fingerprint, checkpoint.notes, files, dict(self.contents))
             disk.append(partial / STATE, state)
             disk.append(partial / MANIFEST, manifest.seal())
+            # Contents and names must be on disk before the rename makes this a checkpoint; otherwise a power failure
+            # could leave one that looks whole and is empty.
             disk.sync(partial)
             if os.path.lexists(place):
                 _set_aside(place)
@@ -152,9 +154,11 @@ class Checkpoints:
 
     def _put_rows(self, rows: list[Row], path: Path) -> _Lines:
         """Append the new rows to a hard link of the last checkpoint's file, or write all into a new file."""
+        # Each checkpoint would otherwise write all rows of the run so far again.
         known = next((lines for lines in self._lines if lines.begins(rows) and _link(lines, path)), _Lines())
         data, digest = format_rows(rows[known.rows :]).encode(), known.digest.copy()
         digest.update(data)
+        # What lies behind known.size was left by a checkpoint that failed halfway, and belongs to none.
         disk.append(path, data, after=known.size)
         return _Lines(path, len(rows), rows[-1] if rows else None, known.size + len(data), digest)
 
@@ -237,6 +241,7 @@ class _Lines(NamedTuple):
 
     def begins(self, rows: list[Row]) -> bool:
         """Whether the list begins with the rows of this file."""
+        # Identity is enough, as a run only ever appends to its list, and takes no longer for more rows.
         return 0 < self.rows <= len(rows) and rows[self.rows - 1] is self.last
 
 
@@ -247,6 +252,7 @@ def _link(lines: _Lines, path: Path) -> bool:
         os.link(lines.file, path)
     except OSError:  # somebody removed it, or the file system has no hard links
         return False
+    # If somebody has cut it, appending at the old size would fill the gap with zeros.
     if path.stat().st_size >= lines.size:
         return True
     path.unlink()

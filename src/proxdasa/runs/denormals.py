@@ -18,6 +18,7 @@ def flushed_denormals() -> Iterator[None]:
     before keep theirs.
     """
     tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
+    # Torch can set the mode but not tell it, so it is found out by a product.
     before = not bool(tiny * 1.0 > 0)
     torch.set_flush_denormal(True)
     try:

@@ -64,6 +64,7 @@ class _CheckedAgents:
         return self._engine.neighbour_sum(self.check(x))
 
     def check(self, x: Tensor) -> Tensor:
+        # Counted even if nothing is broken here, so that a number means the same call in all processes.
         self._calls += 1
         broken = ~torch.isfinite(x[self._trials]).all(dim=-1) & torch.isinf(self._first[..., 0])
         self._first[broken] = torch.tensor([self._calls, self.k], dtype=torch.float64)

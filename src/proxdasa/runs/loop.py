@@ -108,6 +108,7 @@ class Loop:
         return self._now[0]
 
     def _begin(self) -> None:
+        # Asked once, here, where all processes come by: they add up their shares.
         self._epoch = self.engine.epoch
         earlier = self._restore() if self._saving else False
         if not earlier:
@@ -126,6 +127,7 @@ class Loop:
         first = True
         paces = [pace for pace in (self.observe_every, save_every, watched) if pace]
         while self.k < self.iterations and not self.stopped:
+            # The next iteration after which there is more to do than to step, so that the loop below does nothing else.
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
             began = time.perf_counter()
             with self.engine.stepping():
@@ -134,6 +136,7 @@ class Loop:
                         self.stopped = "interrupted"
                         break
                     state = step(self.engine, k, self._now[1])
+                    # Later states have the form of the first, and a check in each iteration would cost time.
                     if first:
                         first, state = False, self._check(state, "step")
                     for trial in self.keep.get(k + 1, ()):
@@ -151,6 +154,7 @@ class Loop:
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
+        # Extra rows, such as copies kept by a mixing, are as much the agent's as its state: one that is out keeps both.
         active, before = self.engine.enter(self.first + k), dict(self.engine.extra_rows)
         new = self.algorithm.step(agents, k, state)
         if active is None:

@@ -42,6 +42,7 @@ def claim(folder: Path) -> Iterator[None]:
     effect. Temporary files of a killed run are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # The file is never removed: one run could lock the removed file, and another a new one of the same name.
     with (folder / LOCK).open("ab") as file:
         try:
             if fcntl:

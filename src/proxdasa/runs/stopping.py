@@ -98,6 +98,7 @@ class Watch:
         γ = self._algorithm.mapping_gamma
         mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ
         unsatisfied = ~(mapping.square().sum(-1) <= self.rule.tolerance)  # NaN does not satisfy an agent
+        # Counting those who are not satisfied needs one sum, and no process has to know n.
         return engine.total(unsatisfied.sum(-1)) == 0
 
     def _weight_of_start(self, k: int) -> Tensor:

@@ -46,6 +46,7 @@ def launch(
                 codes = _watch(children, asked)
             silent = not (Path(folder) / REPORTED).exists()
         code = foremost([code for code in codes if code is not None])
+        # Processes that were asked to stop may end in several ways, some by our own kill; to the user all are one.
         if asked and code not in FINAL and codes.count(0) < processes:
             code = Code.INTERRUPTED
         if code == Code.INTERRUPTED and silent:

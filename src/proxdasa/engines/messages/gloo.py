@@ -123,6 +123,7 @@ class Torch:
             with suppress(RuntimeError):
                 answers.append(question())
 
+        # In a thread that is left behind if need be: a store that cannot be reached blocks for its own, long timeout.
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(4 * DOUBT)
@@ -211,6 +212,8 @@ def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
         store.add(f"proxdasa-met-{met[0]}", 1)
         return int(met[0])
     start = int(store.add("proxdasa-starts", 1))
+    # Adding 0 reads the counter. Names are read and published again each time, because a name that is there now may be
+    # one of an earlier start that its process has yet to replace.
     while store.add(f"proxdasa-met-{start}", 0) < size - 1:
         names = [str(store.get(f"proxdasa-{peer}"), "utf-8") for peer in range(1, size)]
         store.set("proxdasa-met", " ".join([str(start), *names]))

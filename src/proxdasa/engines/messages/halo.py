@@ -20,6 +20,8 @@ def blocks(n: int, size: int) -> list[range]:
     """Which agents live in which process: consecutive ones, divided as evenly as possible."""
     if not 1 <= size <= n:
         raise ValueError(f"{n} agents can live in 1 to {n} processes; got {size}")
+    # Consecutive agents, so that the rows of a peer are one slice of the table; and a formula, so that all processes
+    # know the whole division without a message.
     cuts = [n * rank // size for rank in range(size + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(cuts)]
 
@@ -65,6 +67,7 @@ class Halo:
     def of(cls, W: csr_array, parts: list[range], rank: int, device: torch.device) -> Halo:
         """The halo of the process that holds the agents ``parts[rank]``."""
         here = parts[rank]
+        # The agents here are added because the diagonal of W may be zero.
         needed = np.unique(np.append(W[here.start : here.stop].indices, here))
         sends, receives = {}, {}
         for peer, part in enumerate(parts):
@@ -108,19 +111,23 @@ class Halo:
         batch, _, d = x.shape
         out: dict[int, Message] = {}
         into: dict[int, Message] = {}
+        # Tensors that are mixed together are stacked along the batch, and meet the same events.
         copies = batch // len(up)
         for peer, crossing in crossings.items():
             carried = up[:, crossing.links].to(torch.int32)
             rows, receives = self.sends[peer], self.receives[peer]
             for message, ends, count in ((out, crossing.own, len(rows)), (into, crossing.theirs, _length(receives))):
+                # A row travels if any link needs it; links are counted, because torch does not add truth values.
                 used = torch.zeros(len(up), count, dtype=torch.int32).index_add_(1, ends, carried) > 0
                 message[peer] = _message_of_some(x, used.repeat(copies, 1))
             out[peer].rows.copy_(x[:, rows][out[peer].travelling])
+        # Zeros, not uninitialised memory: rows that do not come have weight zero, and 0 · NaN would be NaN.
         return out, into, x.new_zeros(batch, len(self.columns), d)
 
     def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
         """Messages out, messages in, and the table, for rows like x ``[batch, here, d]``; allocated once per shape."""
         batch, _, d = x.shape
+        # Buffers can be used again, since an exchange does not return before all of its messages have left and arrived.
         key = (batch, d, x.dtype)
         if key not in self._messages:
             out = {peer: _message(x, len(rows)) for peer, rows in self.sends.items()}

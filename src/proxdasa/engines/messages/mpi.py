@@ -67,6 +67,7 @@ class MPI:
         began = time.perf_counter()
         while not self._mpi.Request.Testall([request for _, request in pending]):
             waited = time.perf_counter() - began
+            # Failures of others are looked for later: asking MPI now would slow down messages that are on time.
             if waited < SPIN:
                 continue
             if (reason := self._received_reason()) is not None:
@@ -97,4 +98,5 @@ class MPI:
         return self._reason
 
     def _bytes(self, buffer: Tensor) -> list[Any]:
+        # As bytes, because neither NumPy nor MPI knows all of torch's types, such as bfloat16.
         return [buffer.view(torch.uint8).numpy(), self._mpi.BYTE]

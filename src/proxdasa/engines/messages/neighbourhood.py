@@ -66,6 +66,7 @@ class Neighbourhood:
             )  # fmt: skip
             self._crossings = self._halo.crossings(network.edges, self.parts, self.agents)
         self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
+        # A request to stop is only noted, since a signal may come between any two lines; the next iteration acts on it.
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
 
     k: int
@@ -75,6 +76,7 @@ class Neighbourhood:
 
     def mix(self, tensors: tuple[Tensor, ...], first: int = 0) -> tuple[Tensor, ...]:
         """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number."""
+        # Stacked along the batch axis, so that a neighbour gets one message per round, however many tensors there are.
         home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         sent, rounds = together.to(self._transport.device), itertools.count(first)
 
@@ -131,6 +133,7 @@ class Neighbourhood:
         for W in (self._network.W, *self._network.rounds):
             weights.update(W.indptr.tobytes() + W.indices.tobytes() + W.data.tobytes())
         claims = {"number of agents": str(self._network.n), "network": weights.hexdigest(), **claims}
+        # Digests all have one size, so that processes whose texts differ can still read each other's message.
         own = torch.stack([_digest(text) for text in claims.values()])
         theirs = {peer: torch.empty_like(own) for peer, _ in self.others()}
         if self._transport.rank:
@@ -152,6 +155,7 @@ class Neighbourhood:
 
     def broadcast(self, value: Any) -> Any:
         """The plain JSON value that process 0 passes, in every process."""
+        # The size goes ahead: a receiver must have a buffer of the right length before it can receive anything.
         size = torch.zeros(1, dtype=torch.int64)
         if self._transport.rank:
             self.exchange({}, {0: size})
@@ -183,6 +187,7 @@ class Neighbourhood:
 
         If only some links are ``up``, ``[trials, links]``, rows that none of them carries are not sent, and are zero.
         """
+        # No neighbour lives elsewhere, as in a lone process, so the table is x itself.
         if not self._halo.sends:
             return x
         began = time.perf_counter()
@@ -190,6 +195,7 @@ class Neighbourhood:
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
         # "Iterations left" rather than "stop before iteration k", which a float32 header could not hold exactly.
+        # At least 1, since 0 says that nobody has asked.
         left = 0 if self._stop is None else max(1, self._stop - self.k)
         for peer, message in out.items():
             if up is None:
@@ -219,6 +225,8 @@ class Neighbourhood:
                 done, busy = pair if turn == MEETING else reversed(pair)
                 problem = f"{done} stopped after {self.k} steps, and {busy} makes another"
             raise self._peer_error(f"{problem}; all agents must make the same steps")
+        # The numbers of the rounds agree, so the sender is in our iteration, and what is left for it is left for us. If
+        # several have asked, all end up with the earliest stop.
         if left:
             self._stop = min(self.k + int(left), self._stop or self.k + int(left))
 
@@ -232,6 +240,7 @@ class Neighbourhood:
             if error.peer in self._halo.receives:
                 there = int(self._halo.columns[self._halo.receives[error.peer]][0])
                 here = next(i for i in self.agents if self._network.W[i, there])
+            # A sum involves everybody: if it fails and nobody knows why, the transport names this process itself.
             lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
             raise self._peer_error(
                 f"agent {here} has no message of {lost} in iteration {self.k}: {error.why}"
@@ -239,6 +248,7 @@ class Neighbourhood:
 
     def _peer_error(self, what: str) -> PeerError:
         """The error to raise here: for this cause, or for the one that another process reported before."""
+        # The first cause counts: those who miss a dead process stop, and are missed by their own neighbours in turn.
         own = what + self._remedy
         first = self._transport.fail(own)
         return PeerError(first, noticed_here=first == own)

@@ -32,6 +32,7 @@ class Threads:
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Put copies into the queues, then wait for those of the others."""
         for peer, buffer in out.items():
+            # A copy, as on a wire: the sender fills the same buffer again in the next round.
             self._queues[self.rank, peer].put(buffer.clone())
         for peer, buffer in into.items():
             buffer.copy_(self._take(peer))
@@ -56,6 +57,7 @@ class Threads:
             self._queues[self.rank, peer].put(None)
 
     def _take(self, peer: int) -> Tensor:
+        # Many short waits, so that a thread that misses a message soon sees that another one has failed.
         for _ in range(PATIENCE):
             try:
                 message = self._queues[peer, self.rank].get(timeout=0.01)
