@@ -1,4 +1,6 @@
-"""Small runs of five methods on real data, and processes that are threads: what the tests of engines share.
+"""Small runs of five methods on real data, a method with local steps, and processes that are threads.
+
+The tests of engines share them.
 
 Run as a program, by torchrun or mpiexec, it makes the runs with the processes it was started with, and the first writes
 the hash of each method's final x.
@@ -8,18 +10,21 @@ import contextlib
 import functools
 import hashlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
 import proxdasa
 from proxdasa import data, engines, networks, problems, regularizers, schedules
+from proxdasa.contracts import Facts
 from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
 from proxdasa.runs.setup import Setup
 
-__all__ = ["METHODS", "N", "digest", "in_threads", "main", "setup"]
+__all__ = ["METHODS", "LocalSteps", "N", "digest", "in_threads", "main", "setup"]
 
 N = 8
 
@@ -35,6 +40,39 @@ METHODS = {
     "prox-gt": proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=4),
     "sppdm": proxdasa.SPPDM(gamma=2.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.01, momentum=schedules.nesterov()),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSteps:
+    """DProxSGT that mixes in every p-th step only."""
+
+    facts: ClassVar[Facts] = Facts("local steps", vectors=2, gradients=1, sends_every="local_steps")
+
+    gamma: schedules.Number = 0.1
+    local_steps: int = 3
+
+    class State(NamedTuple):
+        x: torch.Tensor
+        y: torch.Tensor
+        g: torch.Tensor
+
+    @property
+    def mapping_gamma(self):
+        return self.gamma
+
+    def init(self, agents, x):
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
+
+    def sends(self, k):
+        return (k + 1) % self.local_steps == 0
+
+    def step(self, agents, k, state):
+        x, y, g = state
+        g_new = agents.grad(x, k)
+        y = y + g_new - g
+        if self.sends(k):
+            x, y = agents.mix(x, y)
+        return self.State(agents.prox(x - self.gamma * y, self.gamma), y, g_new)
 
 
 def setup(name: str, **changes) -> Setup:

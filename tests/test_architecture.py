@@ -55,7 +55,8 @@ MAY_IMPORT = {
         "regularizers", "runs", "schedules", "tuning",
     },
     "testing": {
-        "checks", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
+        "checks", "conditions", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs",
+        "schedules",
     },
     "configs": {
         "algorithms", "checks", "conditions", "contracts", "data", "descriptions", "memory_budget", "metrics",

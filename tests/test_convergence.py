@@ -1,11 +1,13 @@
 """What the theory promises, seen in numbers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import proxdasa
-from proxdasa import networks, problems, regularizers, schedules
+from proxdasa import conditions, networks, problems, regularizers, schedules
 from proxdasa.reports.tables import slope
 
 
@@ -75,6 +77,36 @@ def test_baselines_that_correct_for_heterogeneity_reach_the_solution(method, wei
     )  # fmt: skip
     assert float(np.abs(result.x[0].numpy() - solution(problem, weight)).max()) < 1e-8
     assert result.records[-1]["stationarity"] < 1e-15
+
+
+AVERAGING = [method(0.3, schedules.constant(0.15)) for method in (proxdasa.ProxDASA, proxdasa.ProxDASAGT)]
+METHODS = {type(method): method for method in (*AVERAGING, proxdasa.DPSGD(0.1), *EXACT)}
+IMPERFECT = {
+    "agents differ": {},
+    "links fail, agents pause": {"conditions": [conditions.LinkLoss(0.3), conditions.Participation(0.7)]},
+    "`Every(2)`": {"mixing": proxdasa.Every(2)},
+}
+
+
+@pytest.mark.parametrize("kind", proxdasa.algorithms.ALL, ids=lambda kind: kind.__name__)
+def test_the_page_on_methods_says_where_they_end(kind):
+    method = METHODS[kind]
+    page = (Path(__file__).parents[1] / "docs" / "methods.md").read_text(encoding="utf-8")
+    head, *lines = [line for line in page.partition("## Which to choose")[2].splitlines() if line.startswith("| ")]
+    (line,) = [line for line in lines if line.startswith(f"| `{kind.__name__}`")]
+    said = {name.strip(): end.strip() for name, end in zip(head.split("|"), line.split("|"), strict=True)}
+    weight, problem, K = 0.5 if method.facts.composite else 0.0, heterogeneous(n=7), 300
+    psi, x_star = regularizers.L1(weight) if weight else regularizers.Zero(), solution(problem, weight)
+    for name, changes in IMPERFECT.items():
+        settings = {"regularizer": psi, "iterations": K, "observe_every": K, "metrics": (), **changes}
+        if said[name] == "refused":
+            with pytest.raises(ValueError, match="may diverge"):
+                proxdasa.run(method, problem, networks.ring(7), **settings)
+            continue
+        x = proxdasa.run(method, problem, networks.ring(7), **settings).x[0].numpy()
+        distance = np.abs(x - x_star).max()
+        ends = {distance < 0.05: "solution", distance > 0.3: "floor"}
+        assert said[name] == ends.get(True), f"{name}: {distance}"
 
 
 def test_d_psgd_stalls_where_agents_differ():

@@ -215,14 +215,24 @@ def number(text):
 
 def test_the_costs_of_the_methods_are_those_that_the_classes_declare():
     page = (DOCS / "methods.md").read_text(encoding="utf-8")
-    rows = [[cell.strip(" `") for cell in line.split("|")[1:6]] for line in page.splitlines() if line.startswith("| ")]
+    costs, _, ends = page.partition("\n## Which to choose")
+    rows = cells(costs)
     declared = [
         [f.title, method.__name__, str(f.vectors), str(f.gradients), "any" if f.composite else "none"]
         for method in ALL
         for f in [method.facts]
     ]
     assert rows[1:] == declared
+    assert not any(method.facts.sends_every for method in ALL), "the page says that all send in every step"
     assert all(f"`{method.__name__}(" in page for method in ALL), "every method has its equations"
+    trackers = [[method.__name__, f.tracking.tracker if f.tracking else ""] for method in ALL for f in [method.facts]]
+    assert [row[:2] for row in cells(ends)[1:]] == trackers
+
+
+def cells(page):
+    """The first five cells of the rows of its tables."""
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    return [[cell.strip(" `") for cell in line.split("|")[1:6]] for line in lines]
 
 
 def test_the_gallery_has_every_figure_with_the_command_that_makes_it():

@@ -1,4 +1,4 @@
-"""Mixing in some iterations only."""
+"""Iterations that send nothing, by the choice of a mixing or of a method."""
 
 import dataclasses
 
@@ -9,7 +9,8 @@ import proxdasa
 from proxdasa import networks, optim, problems
 from proxdasa.conditions import LinkLoss
 from proxdasa.runs.loop import Saving
-from tests.setups import METHODS, digest, in_threads, setup
+from proxdasa.runs.setup import Setup
+from tests.setups import METHODS, LocalSteps, digest, in_threads, setup
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -55,23 +56,60 @@ def test_the_same_bits_in_any_number_of_processes(name):
         assert first.records[-1]["rounds"] == alone.records[-1]["rounds"]
 
 
-def test_all_stop_before_the_same_iteration_though_most_send_nothing(tmp_path):
-    made = setup("prox-dasa", mixing=proxdasa.Every(3), iterations=40)
+@pytest.mark.parametrize(
+    ("method", "mixing", "interval"),
+    [
+        (METHODS["prox-dasa"], proxdasa.Every(3), 3),
+        (METHODS["sppdm"], proxdasa.Every(3), 3),
+        (LocalSteps(local_steps=3), proxdasa.Gossip(1), 3),
+        (LocalSteps(local_steps=4), proxdasa.Every(6, proxdasa.Gossip(2)), 12),
+    ],
+    ids=["Every", "SPPDM with Every", "local steps", "both"],
+)
+@pytest.mark.parametrize("asks", [0, 3])
+def test_all_stop_before_the_same_iteration_though_most_send_nothing(method, mixing, interval, asks, tmp_path):
+    """On a path of four processes a word takes three iterations that send from end to end."""
+    problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
+    made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=100, observe_every=20, exact=True)
 
     def part(transport):
         loop = made.loop(transport)
 
         def progress(k, _iterations, _rows):
-            if k == 12 and transport.rank == 1:
+            if k == 20 and transport.rank == asks:
                 loop.engine.ask_to_stop()
 
         return loop.run(progress, Saving(tmp_path))
 
     results = in_threads(4, part)
-    assert {result.stopped for result in results} == {"interrupted"}
-    assert len({result.iterations for result in results}) == 1
+    sends = [k for k in range(20, 100) if (k + 1) % interval == 0]
+    assert {(result.stopped, result.iterations) for result in results} == {("interrupted", sends[2] + 1)}
     resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
-    assert digest(resumed.x) == digest(made.run().x)
+    whole = made.run()
+    assert digest(resumed.x) == digest(whole.x)
+    rounds = mixing.rounds_for(made.network.rho) if method.facts.mixes else 1
+    assert resumed.records[-1]["rounds"] == whole.records[-1]["rounds"] == rounds * (100 // interval)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_sum_over_neighbours_that_rests_is_one_of_an_agents_own_rows(exact):
+    """As if every link were down."""
+    made = setup("sppdm", mixing=proxdasa.Every(3), exact=exact)
+    engine, x = made.engine(), torch.randn(2, 8, 5)
+    engine.enter(0)
+    torch.testing.assert_close(engine.neighbour_sum(x), torch.from_numpy(made.network.degrees).view(8, 1) * x)
+    assert engine.counts()["rounds"] == 0
+    engine.enter(2)
+    torch.testing.assert_close(engine.neighbour_sum(x), engine.observe_neighbours(x))
+    assert engine.counts()["rounds"] == 1
+
+
+def test_d2_refuses_iterations_without_mixing():
+    """With Every(p) it is stable if the eigenvalues of W lie above (p − 2)/(p + 2), which those of few networks do."""
+    problem, network = problems.Quadratic(torch.eye(2).expand(5, 2, 2), torch.ones(5, 2)), networks.ring(5)
+    proxdasa.run(proxdasa.D2(0.1), problem, network, mixing=proxdasa.Every(1), iterations=3)
+    with pytest.raises(ValueError, match=r"D² needs .* in every iteration, and may diverge if some do not mix, as w"):
+        proxdasa.run(proxdasa.D2(0.1), problem, network, mixing=proxdasa.Every(2), iterations=3)
 
 
 def test_optimizers_refuse_it_and_networks_that_change():

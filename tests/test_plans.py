@@ -13,12 +13,13 @@ import proxdasa
 from proxdasa import algorithms, cli, networks, plans, problems, schedules
 from proxdasa.configs import network_expressions
 from proxdasa.engines import Simulator, Task
-from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.mixing import Chebyshev, Every, Gossip
 from proxdasa.plans import theory
 from proxdasa.plans.plan import measure
 from proxdasa.regularizers import Zero
+from proxdasa.reports.plan_tables import consequence_sheet
 from proxdasa.runs.setup import Setup
-from tests.setups import in_threads
+from tests.setups import LocalSteps, in_threads
 from tests.test_algorithms import made, quadratic
 
 NETWORKS = [networks.ring(9), networks.path(7), networks.paper(), networks.complete(5), networks.ring(1)]
@@ -185,6 +186,7 @@ def test_the_theory_is_about_its_own_methods():
         ({"L": -1.0}, "L must be a positive number"),
         ({"K": 0}, "K must be a whole number"),
         ({"d": 2.5}, "d must be a whole number"),
+        ({"every": 0}, "every must be a whole number"),
         ({"problem": quadratic(3)}, "has 8 agents, but the problem has 3; they must match"),
     ],
 )
@@ -229,6 +231,29 @@ def test_vectors_are_those_that_an_engine_counts(method, mixing):
     planned = proxdasa.plan(network, method, mixing=mixing).mixings[-1]
     assert planned.rule == "as given"
     assert planned.vectors == agents.counts()["vectors"] - before
+
+
+@pytest.mark.parametrize(
+    ("method", "mixing", "every"),
+    [
+        (algorithms.ProxDASA(gamma=0.1), Every(4, Chebyshev(3)), 4),
+        (LocalSteps(local_steps=3), Gossip(5), 3),
+        (LocalSteps(local_steps=4), Every(6, Gossip(5)), 12),
+    ],
+    ids=["Every", "local steps", "both"],
+)
+def test_what_iterations_send_and_how_many_do(method, mixing, every):
+    network, problem, K = networks.ring(5), quadratic(5), 40
+    setup = Setup(method, problem, network, mixing=mixing, iterations=K)
+    plan = proxdasa.plan(network, **plans.settings(setup))
+    own = plan.mixings[-1]
+    assert (own.rule, own.m, plan.every) == ("as given", mixing.rounds_for(network.rho), every)
+    assert own.vectors * (K // every) == setup.run().records[-1]["vectors"]
+    assert own.alpha_limit is None, "the theory assumes that every iteration sends"
+    assert plans.settings(setup, algorithms.DPSGD)["every"] == getattr(mixing, "period", 1)
+    notes = consequence_sheet(plan).notes
+    assert notes[0].startswith(f"in an iteration that sends, one of {every}: vectors to each neighbour; ")
+    assert notes[-1] == "α and K are known if every iteration sends; the theory does not cover local steps"
 
 
 @pytest.mark.parametrize("method", [algorithms.ProxDASA, algorithms.ProxDASAGT, algorithms.DPSGD, algorithms.ProxGTSA])

@@ -12,6 +12,8 @@ from proxdasa.algorithms import ProxDASA, ProxDASAGT
 from proxdasa.contracts import Averaging, Facts
 from proxdasa.schedules import Alpha, Number, constant
 from proxdasa.testing import LawError, check_algorithm, laws, laws_of_results
+from proxdasa.testing.case import Verbs
+from tests.setups import LocalSteps
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +181,24 @@ class SaysItDoesNotMix(Sound):
     facts = Sound.facts._replace(mixes=False)
 
 
+class SendsSometimes(LocalSteps):
+    facts = LocalSteps.facts._replace(sends_every=None)
+
+
+class SaysItSendsSometimes(LocalSteps):
+    def sends(self, k):
+        return True
+
+
+class SendsAtOtherTimes(LocalSteps):
+    def sends(self, k):
+        return k % self.local_steps == 0
+
+
+class NoSuchParameter(LocalSteps):
+    facts = LocalSteps.facts._replace(sends_every="period")
+
+
 class OneSample(Sound):
     def gradient(self, agents, k, x):
         return agents.grad(x, 0)
@@ -187,6 +207,26 @@ class OneSample(Sound):
 class NeverBegun(Sound):
     def init(self, agents, x):
         return self.State(x, torch.full_like(x, 0.1), torch.zeros_like(x))
+
+
+class TracksByIteration(Sound):
+    """Computes the last gradient again in some steps, by k: an agent that was out had another."""
+
+    class State(NamedTuple):
+        x: torch.Tensor
+        y: torch.Tensor
+        g: torch.Tensor
+        last: torch.Tensor
+
+    def init(self, agents, x):
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x), x)
+
+    def step(self, agents, k, state):
+        x, y, g, last = state
+        g_new = agents.grad(x, k)
+        g = (g + agents.grad(last, k - 1)) / 2 if k % 3 == 1 else g
+        mixed, y = agents.mix(x, y + g_new - g)
+        return self.State(self.moved(agents, k, mixed, y), y, g_new, x)
 
 
 # what agents and trials are to each other
@@ -327,8 +367,15 @@ BROKEN = [
     (OneVector(), {"costs"}),
     (TwoGradients(), {"costs"}),
     (SaysItDoesNotMix(), {"costs"}),
+    (SendsSometimes(), {"costs"}),
+    (SaysItSendsSometimes(), {"costs"}),
+    (SendsAtOtherTimes(), {"costs"}),
+    (NoSuchParameter(), {"contract"}),
+    (LocalSteps(local_steps=0), {"contract"}),
+    (LocalSteps(local_steps=11), {"contract"}),
     (OneSample(), {"samples"}),
-    (NeverBegun(), {"tracking", "solution", "sparsity"}),
+    (TracksByIteration(), {"pausing"}),
+    (NeverBegun(), {"tracking", "pausing", "solution", "sparsity"}),
     (Leader(), {"alone", "relabelling", "processes"}),
     (Numbered(), {"relabelling", "consensus", "single", "sparsity", "processes"}),
     (KnowsHowMany(), {"single", "processes"}),
@@ -373,6 +420,27 @@ def test_a_sound_method_keeps_all_laws():
     assert str(report).startswith(f"Sound keeps {len(report.checked)} laws: contract, shapes, ")
 
 
+def test_a_sound_method_with_local_steps_keeps_all_laws(monkeypatch):
+    monkeypatch.setattr(laws_of_results, "LONG", 200)
+    report = check_algorithm(LocalSteps(), tracks={"y": "g"})
+    assert set(report.left_out) == {"averaging"}
+
+
+class HearsNothing(LocalSteps):
+    """Its messages come after the steps in which a law once looked for them."""
+
+    def step(self, agents, k, state):
+        if self.sends(k):
+            agents.mix(state.x, state.y)
+        return super().step(Verbs(agents, apart=True), k, state)
+
+
+def test_what_is_sent_seldom_must_be_heard_too():
+    with pytest.raises(LawError) as caught:
+        check_algorithm(HearsNothing())
+    assert "heard" in caught.value.laws
+
+
 def test_what_does_not_apply_is_left_out_with_the_reason():
     """No tracker was named, no averaged gradient is declared, and Ψ = 0 is."""
 
@@ -380,7 +448,7 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
         facts = Sound.facts._replace(composite=False)
 
     report = check_algorithm(Plain())
-    assert set(report.left_out) == {"tracking", "averaging", "sparsity"}
+    assert set(report.left_out) == {"tracking", "pausing", "averaging", "sparsity"}
     assert "left out: sparsity (it declares that it handles only Ψ = 0)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
 
@@ -430,10 +498,10 @@ def test_the_message_has_demand_observation_and_cause():
     assert title == "OneVector breaks a law:"
     assert lines[:2] == ["", "costs"]
     assert " ".join(" ".join(lines[2:]).split()) == (
-        "The counts agree with facts: vectors per step and round, gradients per sample of an ordinary step, mixes. "
+        "The counts agree with facts: steps that send, vectors per round, gradients of an ordinary step, mixes. "
         "observed: step 0 sent 2 vectors to each neighbour in 1 rounds; facts have vectors=1, mixes=True, and mixing "
         "takes 1 usually: two calls of mix where one message could carry both, a gradient that is evaluated and not "
-        "used, or facts copied from another method"
+        "used, local steps that facts.sends_every does not declare, or facts copied from another method"
     )
     assert max(map(len, lines)) <= 120
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from proxdasa.algorithms.batches import batch_grad
 from proxdasa.algorithms.rows import descend
 from proxdasa.checks import check_count, check_positive
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Facts, Tracking
 from proxdasa.schedules import Alpha, Number, as_schedule
 
 SECOND, INITIAL = 1, 2  # streams of samples: ξ' of version 1, and the batch at the start
@@ -105,7 +105,7 @@ class DeepStormV2(_Sampled):
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2, step="alpha")
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v2", vectors=2, gradients=2, step="alpha", tracking=Tracking("y", "d"))
 
     def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
         return agents.grad(x_new, k) + (1 - β) * (d - agents.grad(x, k))
@@ -129,7 +129,7 @@ class DeepStormV1(_Sampled):
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3, step="alpha")
+    facts: ClassVar[Facts] = Facts("DEEPSTORM v1", vectors=2, gradients=3, step="alpha", tracking=Tracking("y", "d"))
 
     def _momentum(self, agents: Agents, k: int, β: Number, d: Tensor, x: Tensor, x_new: Tensor) -> Tensor:
         change = agents.grad(x_new, k) - agents.grad(x, k)
@@ -156,7 +156,9 @@ class DeepStormV1SVRG:
         True
     """
 
-    facts: ClassVar[Facts] = Facts("DEEPSTORM v1-SVRG", vectors=2, gradients=4, step="alpha")
+    facts: ClassVar[Facts] = Facts(
+        "DEEPSTORM v1-SVRG", vectors=2, gradients=4, step="alpha", tracking=Tracking("y", "d")
+    )
 
     alpha: Alpha
     beta: Number

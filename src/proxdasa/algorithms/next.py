@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms.proximal_step import ProximalStep
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Facts, Tracking
 from proxdasa.schedules import Alpha, as_schedule
 
 
@@ -31,7 +31,7 @@ class NEXT(ProximalStep):
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1, step="gamma")
+    facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"))
 
     alpha: Alpha
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.contracts import Agents, Averaging, Facts
+from proxdasa.contracts import Agents, Averaging, Facts, Tracking
 from proxdasa.schedules import HORIZON, Alpha, as_schedule
 
 
@@ -38,7 +38,12 @@ class ProxDASAGT(ProximalStep):
     """
 
     facts: ClassVar[Facts] = Facts(
-        "Prox-DASA-GT", vectors=3, gradients=1, averaging=Averaging("z", "alpha"), step="gamma"
+        "Prox-DASA-GT",
+        vectors=3,
+        gradients=1,
+        averaging=Averaging("z", "alpha"),
+        step="gamma",
+        tracking=Tracking("u", "v"),
     )
 
     alpha: Alpha = HORIZON

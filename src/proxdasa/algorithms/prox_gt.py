@@ -23,7 +23,7 @@ from proxdasa.algorithms.batches import batch_change, batch_grad
 from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
 from proxdasa.checks import check_count
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Facts, Tracking
 from proxdasa.schedules import Number
 
 RESTARTS = 1  # the stream of samples that restarts draw from
@@ -64,7 +64,7 @@ class ProxGTSA(ProximalStep):
         804
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1, step="gamma")
+    facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "v"))
     State: ClassVar[type[Tracked]] = Tracked
 
     batch: int = 1
@@ -102,7 +102,7 @@ class ProxGTSRO(ProximalStep):
         310
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2, step="gamma")
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2, step="gamma", tracking=Tracking("y", "v"))
     State: ClassVar[type[Tracked]] = Tracked
 
     period: int
@@ -150,7 +150,7 @@ class ProxGTSRE(ProximalStep):
         11
     """
 
-    facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2, step="gamma")
+    facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2, step="gamma", tracking=Tracking("y", "v"))
     State: ClassVar[type[Tracked]] = Tracked
 
     period: int

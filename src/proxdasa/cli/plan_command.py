@@ -64,7 +64,7 @@ def plan(
         file = Path(graph) if graph and graph.endswith(RUNS) else None
         setup = configs.read(file, try_step=False, auto=ANY) if file else None
         unknown = file is not None and configs.asks_auto(configs.load(file))
-        settings: dict[str, Any] = plans.settings(setup) if setup else {}
+        settings: dict[str, Any] = plans.settings(setup, _method(method)) if setup else {}
         settings |= {"gamma": None} if unknown else {}
         given = {"method": _method(method), "K": iterations, "d": dim, "gamma": gamma, **_lipschitz(lipschitz, setup)}
         settings |= {name: value for name, value in given.items() if value is not None}

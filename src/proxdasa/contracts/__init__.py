@@ -7,7 +7,7 @@ why it is written once and runs on every engine.
 """
 
 from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
-from proxdasa.contracts.method import Algorithm, Averaging, Facts
+from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
 from proxdasa.contracts.parts import Evaluation, Mixing, Network, Peers, Problem, Regularizer, Solved
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "Regularizer",
     "Solved",
     "Step",
+    "Tracking",
     "unpack",
 ]

@@ -38,6 +38,21 @@ class Averaging(NamedTuple):
         return alpha
 
 
+class Tracking(NamedTuple):
+    """Declares that a method tracks: the mean over agents of one variable equals that of another after every step.
+
+    So each agent follows the mean gradient rather than its own, though agents differ, links fail and agents pause. The
+    law "tracking" of `proxdasa.testing` checks the claim.
+
+    Examples:
+        >>> proxdasa.ProxDASAGT.facts.tracking
+        Tracking(tracker='u', tracked='v')
+    """
+
+    tracker: str
+    tracked: str
+
+
 class Facts(NamedTuple):
     """What a method declares of itself.
 
@@ -51,7 +66,7 @@ class Facts(NamedTuple):
     title: str
     """The name in the literature, used in tables and figures."""
     vectors: int
-    """Vectors sent to each neighbour in a step, in each round of the mixing protocol."""
+    """Vectors sent to each neighbour in a step that sends, in each round of the mixing protocol."""
     gradients: int
     """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
     from time to time come on top."""
@@ -66,6 +81,16 @@ class Facts(NamedTuple):
     step: str | None = None
     """The parameter that is the step along the gradient (times α_k if gradients are averaged), in units of 1/L: where a
     quick search begins. None if it is not that simple."""
+    sends_every: str | None = None
+    """The parameter p of a method with local steps: it sends in iteration k if k + 1 is a multiple of p, as `Every`
+    does, and not otherwise. None if it sends in every iteration."""
+    tracking: Tracking | None = None
+    """Its tracker, if it has one, and what that tracks."""
+
+    def interval(self, algorithm: Algorithm) -> int:
+        """The number of iterations from one in which the method sends to the next."""
+        interval: int = 1 if self.sends_every is None else getattr(algorithm, self.sends_every)
+        return interval
 
 
 @runtime_checkable

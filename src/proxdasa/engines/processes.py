@@ -46,7 +46,9 @@ class Processes(LocalAgents):
         return unpack(self._neighbourhood.mix(tensors, first))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Σ_{j~i} x_j."""
+        """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
+        if self._rests:
+            return self.degrees * x
         first = int(self._counts["rounds"])
         self._count_messages(1, 1)
         return self._neighbourhood.neighbour_sum(x, first)

@@ -57,6 +57,8 @@ class Simulator(LocalAgents):
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
+        if self._rests:
+            return self.degrees * x
         first = int(self._counts["rounds"])
         self._count_messages(1, 1)
         return self._varying_graph.in_weather(x, self._weather, first) if self._weather else self._adjacency(x)

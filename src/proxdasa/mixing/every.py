@@ -18,6 +18,9 @@ class Every:
 
         mix(X) = mixing(X) if k + 1 is a multiple of ``period``, else X
 
+    Sums over neighbours then have an agent's own row in place of theirs, as if every link were down. A method with
+    local steps of its own (`contracts.Facts.sends_every`) sends in the iterations in which both do.
+
     The theory of the paper's methods assumes that every iteration mixes; with local steps their step sizes usually have
     to be smaller, and agents whose data differ drift apart in between.
 

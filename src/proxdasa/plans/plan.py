@@ -64,9 +64,9 @@ class MixingPlan:
     K_T: float | None
     """The transient time max{K_0, n³ ϱ(m)}, an order of magnitude: the paper leaves its constant open (Corollary)."""
     vectors: int
-    """Vectors that an agent sends to each neighbour in an iteration."""
+    """Vectors that an agent sends to each neighbour in an iteration that sends."""
     megabytes: float | None
-    """Megabytes (10⁶ bytes) that an agent sends in an iteration, averaged over agents, if each has its own process."""
+    """Megabytes (10⁶ bytes) that an agent sends in such an iteration: the mean, if each agent has its own process."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,8 @@ class Plan:
     """Whether L is estimated: a lower bound (`estimate_lipschitz`), so that the limits on α may be too large."""
     d: int | None
     """The dimension of x."""
+    every: int
+    """The number of iterations from one that sends to the next."""
     mixings: tuple[MixingPlan, ...]
 
     def describe(self) -> dict[str, Any]:
@@ -123,6 +125,7 @@ def plan(
     dtype: torch.dtype = torch.float32,
     problem: Problem | None = None,
     mixing: Gossip | Chebyshev | None = None,
+    every: int = 1,
 ) -> Plan:
     """Predict how a method behaves on a network, before anything runs.
 
@@ -137,6 +140,8 @@ def plan(
         problem: gives d and the type, and an estimate of L unless that is given. The estimate is a lower bound and
             takes some full gradients: see `estimate_lipschitz`.
         mixing: a protocol to plan for besides those of the paper's rules.
+        every: the number of iterations from one that sends to the next, because of `Every` or of local steps. The
+            theory covers only 1.
 
     Examples:
         >>> plan = proxdasa.plan(networks.ring(16), proxdasa.ProxDASAGT, K=10_000, gamma=0.01)
@@ -148,7 +153,7 @@ def plan(
     for name, value in {"gamma": gamma, "L": L}.items():
         if value is not None:
             check_positive(value, name)
-    for name, count in {"K": K, "d": d}.items():
+    for name, count in {"K": K, "d": d, "every": every}.items():
         if count is not None:
             check_count(count, name)
     if problem is not None and problem.agents != network.n:
@@ -166,7 +171,8 @@ def plan(
     ways = rules(network.rho)
     if mixing and _protocol(mixing, network) not in (_protocol(way, network) for way in ways.values()):
         ways["as given"] = mixing
-    rows = tuple(_mixing_plan(network, method, rule, way, gamma, L, d, dtype) for rule, way in ways.items())
+    covered = method in TRACKING and every == 1
+    rows = tuple(_mixing_plan(network, method, rule, way, gamma, L, d, dtype, covered) for rule, way in ways.items())
     degrees = network.degrees
     return Plan(
         network=network.label,
@@ -182,6 +188,7 @@ def plan(
         L=L,
         L_estimated=estimated,
         d=d,
+        every=every,
         mixings=rows,
     )
 
@@ -231,10 +238,11 @@ def _mixing_plan(
     L: float | None,
     d: int | None,
     dtype: torch.dtype,
+    covered: bool,
 ) -> MixingPlan:
     rho, facts, (name, m) = network.rho, method.facts, _protocol(mixing, network)
     ϱ = varrho(contraction(mixing, rho))
-    decisive = strictest(conditions(TRACKING[method], ϱ, gamma, L)) if method in TRACKING else None
+    decisive = strictest(conditions(TRACKING[method], ϱ, gamma, L)) if covered else None
     K_0 = None if decisive is None else ceil(network.n / decisive.limit**2)
     rounds = m if facts.mixes else 1
     message = None if d is None else (facts.vectors * d + HEADER) * dtype.itemsize

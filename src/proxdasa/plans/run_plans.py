@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
-from proxdasa.mixing import Chebyshev, Gossip
+from proxdasa.contracts import Algorithm
+from proxdasa.mixing import Chebyshev, Every, Gossip
 from proxdasa.plans.plan import TRACKING
 from proxdasa.plans.theory import conditions, contraction, strictest, varrho
 from proxdasa.runs.setup import Setup
 
 
-def settings(setup: Setup) -> dict[str, Any]:
-    """The arguments of `plan` that a set-up determines; γ only if it is the same for all trials."""
-    γ, mixing = getattr(setup.algorithm, "gamma", None), setup.mixing
+def settings(setup: Setup, method: type[Algorithm] | None = None) -> dict[str, Any]:
+    """The arguments of `plan` that a set-up determines, perhaps for another method than its own.
+
+    γ is among them only if it is the same for all trials.
+    """
+    γ, mixing, every = getattr(setup.algorithm, "gamma", None), setup.mixing, 1
+    if method is None:
+        every = setup.algorithm.facts.interval(setup.algorithm)
+    if isinstance(mixing, Every):
+        # Both send in iteration k only if k + 1 is a multiple of their numbers.
+        every = math.lcm(every, mixing.period)
+        mixing = mixing.mixing
     return {
-        "method": type(setup.algorithm),
+        "method": method or type(setup.algorithm),
         "K": setup.iterations,
         "d": setup.problem.dim,
         "dtype": setup.problem.dtype,
         "gamma": γ if isinstance(γ, int | float) else None,
         "mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None,
+        "every": every,
     }
 
 

@@ -82,9 +82,12 @@ def _cells(row: MixingPlan, columns: Mapping[str, str]) -> list[Cell]:
 
 def _theory_notes(plan: Plan) -> list[str]:
     size = "MB need --dim" if plan.d is None else f"MB that an agent sends, d = {plan.d:,}"
-    notes = [f"in an iteration: vectors to each neighbour; {size}"]
+    when = "in an iteration" if plan.every == 1 else f"in an iteration that sends, one of {plan.every:,}"
+    notes = [f"{when}: vectors to each neighbour; {size}"]
     if plan.alpha is not None:
         notes.append(f"α = √(n/K) = {plan.alpha:.4g} for K = {plan.K:,} (Theorem 1)")
+    if plan.every > 1:
+        return [*notes, "α and K are known if every iteration sends; the theory does not cover local steps"]
     if plan.mixings[0].condition is None:
         return [*notes, f"α and K are known for the paper's own methods; its theory does not cover {plan.method}"]
     by_condition: dict[str | None, list[int]] = {}
@@ -121,7 +124,9 @@ def comparison_sheet(planned: Sequence[Planned]) -> Sheet:
     notes = [
         "gossip: rounds m = ⌈1/(1 − ρ)⌉; Cheb.: m = ⌈1/√(1 − ρ)⌉ of Chebyshev mixing",
         "K_T: transient time with one round (Corollary), an order of magnitude",
-        "MB that an agent sends in an iteration of Chebyshev mixing" + "; need --dim" * (planned[0].plan.d is None),
+        "MB that an agent sends in an iteration of Chebyshev mixing"
+        + (f", one of {planned[0].plan.every:,}" if planned[0].plan.every > 1 else "")
+        + "; need --dim" * (planned[0].plan.d is None),
     ]
     return Sheet(columns, rows, notes)
 

@@ -59,6 +59,12 @@ def check_method(
             f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, and {network.label} has "
             "another matrix in each round; choose a network that does not change"
         )
+    rests = getattr(mixing, "rests", None)
+    if method.eigenvalues_above > -1 and rests and any(map(rests, range(100))):
+        raise ValueError(
+            f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g} in every iteration, and "
+            f"may diverge if some do not mix, as with {mixing}; leave that out, or choose another method"
+        )
     if method.eigenvalues_above > -1:
         # Mixing is a polynomial in W, so applied to numbers λ instead of W it gives its own eigenvalues. Between two
         # eigenvalues of W it may dip below both, and only the ends of the spectrum are known: try the whole range.

@@ -22,6 +22,8 @@ from proxdasa.schedules import Number
 N, D = 5, 6
 STEPS = 30
 """The number of steps in most checks; restarts that happen less often are not covered."""
+SEEN = STEPS // 3
+"""The number of steps in the shortest checks of messages: what happens less often is not seen there."""
 WEIGHT = 1.0
 """λ of the L1 norm in the checks."""
 

@@ -66,7 +66,7 @@ class Report:
         >>> report.title, "sparsity" in report.checked
         ('DPSGD', True)
         >>> report.left_out["tracking"]
-        'no tracks={...} were given'
+        'facts.tracking declares no tracker'
     """
 
     title: str
@@ -86,14 +86,14 @@ def check_algorithm(method: Algorithm | type[Algorithm], *, tracks: Mapping[str,
     Args:
         method: the method, with step sizes that suit curvatures from 1 to 2. If it is a class, parameters without a
             default get suitable values.
-        tracks: the state's trackers and the variables that they track, such as ``{"u": "v"}``: the means over agents of
-            both must agree after every step.
+        tracks: trackers besides the one that the facts declare and the variables that they track, such as
+            ``{"u": "v"}``: the means over agents of both must agree after every step.
 
     Raises:
         LawError: if laws are broken. It is an AssertionError whose message has all of them.
 
     Examples:
-        >>> report = testing.check_algorithm(proxdasa.ProxDASAGT(gamma=0.2, alpha=0.2), tracks={"u": "v"})
+        >>> report = testing.check_algorithm(proxdasa.ProxDASAGT(gamma=0.2, alpha=0.2))
         >>> len(report.checked) > 20, report.left_out
         (True, {})
     """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
+from proxdasa.conditions import LinkLoss, Participation
 from proxdasa.mixing import Gossip
 from proxdasa.testing.case import STEPS, Case, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
@@ -30,7 +33,7 @@ def heard(case: Case) -> None:
     setup = case.setup(quadratic(noise=0.1), case.star)
     algorithm, engine = setup.bound(), setup.engine()
     state, agents = random_state(algorithm, engine), Verbs(engine)
-    algorithm.step(agents, 1, state)
+    walk(algorithm, agents, state, 1, 1 + algorithm.facts.interval(algorithm))  # one step of these sends
     if not agents.mixed:
         raise NotApplicable("it does not mix")
     base = walk(algorithm, engine, state, 1)
@@ -42,12 +45,13 @@ def heard(case: Case) -> None:
 
 
 @law(
-    usually="two calls of mix where one message could carry both, a gradient that is evaluated and not used, or facts "
-    "copied from another method"
+    usually="two calls of mix where one message could carry both, a gradient that is evaluated and not used, local "
+    "steps that facts.sends_every does not declare, or facts copied from another method"
 )
 def costs(case: Case) -> None:
-    """The counts agree with facts: vectors per step and round, gradients per sample of an ordinary step, mixes."""
+    """The counts agree with facts: steps that send, vectors per round, gradients of an ordinary step, mixes."""
     facts, batch = case.algorithm.facts, getattr(case.algorithm, "batch", 1)
+    interval = facts.interval(case.algorithm)
     for mixing in (Gossip(1), Gossip(3)):
         setup = case.setup(quadratic(noise=0.1), case.star, mixing=mixing)
         algorithm, engine = setup.bound(), setup.engine()
@@ -58,10 +62,11 @@ def costs(case: Case) -> None:
             state = algorithm.step(engine, k, state)
             spent = {name: count - before[name] for name, count in engine.counts().items()}
             gradients.append(spent["gradients"])
-            if spent["vectors"] != rounds * facts.vectors:
+            if spent["vectors"] != rounds * facts.vectors * ((k + 1) % interval == 0):
+                when = f", {facts.sends_every} = {interval}" if facts.sends_every else ""
                 raise Violation(
                     f"step {k} sent {spent['vectors']:g} vectors to each neighbour in {spent['rounds']:g} rounds; "
-                    f"facts have vectors={facts.vectors}, mixes={facts.mixes}, and mixing takes {mixing.rounds}"
+                    f"facts have vectors={facts.vectors}, mixes={facts.mixes}{when}, and mixing takes {mixing.rounds}"
                 )
         if (ordinary := statistics.mode(gradients)) != facts.gradients * batch:
             raise Violation(f"an ordinary step took {ordinary:g} gradients; facts have gradients={facts.gradients}"
@@ -92,17 +97,39 @@ def samples(case: Case) -> None:
 @law(usually="a tracker that does not start at what it tracks, or that adds the new value without subtracting the old")
 def tracking(case: Case) -> None:
     """After every step, the mean over agents of a tracker equals that of what it tracks."""
-    if not case.tracks:
-        raise NotApplicable("no tracks={...} were given")
+    tracks = _trackers(case)
     setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
     algorithm, engine = setup.bound(), setup.engine()
     state = algorithm.init(engine, rows())
     for k in range(STEPS):
         state = algorithm.step(engine, k, state)
-        for tracker, tracked in case.tracks.items():
-            u, v = getattr(state, tracker).mean(1), getattr(state, tracked).mean(1)
-            if not close(u, v):
-                raise Violation(f"after step {k} the means of {tracker} and {tracked} differ by {largest(u - v):.2g}")
+        _check_means(tracks, state._asdict(), f"after step {k}")
+
+
+@law(
+    usually="a value of the last iteration that is computed again from k − 1; the last iteration of an agent that was "
+    "out is another, and what it needs of that must be in its state"
+)
+def pausing(case: Case) -> None:
+    """The mean over agents of a tracker equals that of what it tracks also if links fail and agents pause."""
+    tracks = _trackers(case)
+    harm = [LinkLoss(0.3), Participation(0.6)]
+    made = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, conditions=harm, x0=rows())
+    _check_means(tracks, made.run().state, f"after {STEPS} steps with links that fail and agents that pause")
+
+
+def _trackers(case: Case) -> dict[str, str]:
+    declared = case.algorithm.facts.tracking
+    if not declared and not case.tracks:
+        raise NotApplicable("facts.tracking declares no tracker")
+    return {**dict([declared] if declared else []), **case.tracks}
+
+
+def _check_means(tracks: Mapping[str, str], state: Mapping[str, Tensor], when: str) -> None:
+    for tracker, tracked in tracks.items():
+        u, v = state[tracker].mean(1), state[tracked].mean(1)
+        if not close(u, v):
+            raise Violation(f"{when} the means of {tracker} and {tracked} differ by {largest(u - v):.2g}")
 
 
 @law(usually="facts.averaging names another variable or step size, or z averages something else than gradients")

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.checks import check_positive
+from proxdasa.checks import check_count, check_positive
 from proxdasa.contracts import Algorithm, Facts
 from proxdasa.regularizers import Zero
-from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
+from proxdasa.runs.binding import parameters
+from proxdasa.testing.case import SEEN, STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import Violation, changed_names, close, largest, law
 
 
@@ -32,8 +33,23 @@ def contract(case: Case) -> None:
         )
     if missing := [name for name in ("init", "step") if not callable(getattr(algorithm, name, None))]:
         raise Violation(f"there is no {' and no '.join(missing)}")
+    _check_interval(algorithm)
     check_positive(algorithm.mapping_gamma, "mapping_gamma")
     json.dumps(case.setup(quadratic(), case.star).config(), allow_nan=False)
+
+
+def _check_interval(algorithm: Algorithm) -> None:
+    name = algorithm.facts.sends_every
+    if name is None:
+        return
+    if name not in parameters(algorithm):
+        raise Violation(f"facts have sends_every={name!r}, but there is no such parameter")
+    interval = algorithm.facts.interval(algorithm)
+    check_count(interval, name)
+    if interval > SEEN:
+        raise Violation(
+            f"with {name} = {interval} some laws would see no message; check it with {name} of at most {SEEN}"
+        )
 
 
 @law(usually="torch.zeros(...) without dtype (use torch.zeros_like(x)), a mean that drops an axis, a bare tuple")

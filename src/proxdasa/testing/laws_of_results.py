@@ -14,7 +14,7 @@ from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import Zero
 from proxdasa.runs.loop import Saving
-from proxdasa.testing.case import STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
+from proxdasa.testing.case import SEEN, STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
 from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, changed_names, close, largest, law
 
 
@@ -77,7 +77,7 @@ def processes(case: Case) -> None:
         try:
             with torch.no_grad(), engine.stepping():
                 here = rows()[:, engine.agents.start : engine.agents.stop].clone()
-                state = walk(algorithm, engine, algorithm.init(engine, here), stop=STEPS // 3)
+                state = walk(algorithm, engine, algorithm.init(engine, here), stop=SEEN)
                 return type(state)(*(engine.gather(tensor) for tensor in state))
         except Exception as error:
             transport.fail(str(error))  # otherwise the others would wait for messages

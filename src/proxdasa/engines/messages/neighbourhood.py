@@ -32,9 +32,9 @@ class Neighbourhood:
     """The agents of one process and those that they exchange rows with.
 
     All tensors of a mixing step travel together, in one message to each neighbouring process and round. The header of
-    each message holds the number of its round and, if somebody has asked to stop, how many iterations are left. Every
-    step has at least one round, so the request reaches all processes before it takes effect, and all stop before the
-    same iteration.
+    each message holds the number of its round and, if somebody has asked to stop, how many iterations that send are
+    left. All processes send in the same iterations, whichever these are, so the request reaches all of them before it
+    takes effect, and all stop before the same iteration.
     """
 
     def __init__(
@@ -68,11 +68,16 @@ class Neighbourhood:
         self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         # A request to stop is only noted, since a signal may come between any two lines; the next iteration acts on it.
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
+        self._talks, self._talked = 0, False
 
     k: int
     """The current iteration."""
+    _talks: int
+    """The number of iterations so far in which messages were exchanged."""
+    _talked: bool
+    """Whether the current one is among them."""
     _stop: int | None
-    """The iteration before which to stop, once somebody has asked."""
+    """The number of such iterations after which to stop, once somebody has asked."""
 
     def mix(self, tensors: tuple[Tensor, ...], first: int = 0) -> tuple[Tensor, ...]:
         """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number."""
@@ -112,13 +117,13 @@ class Neighbourhood:
     def proceed(self, k: int) -> bool:
         """Whether to run iteration k; false once all have agreed to stop before it.
 
-        The request travels at least one hop in each iteration that mixes, so after as many of these as there are
-        processes everybody knows it.
+        The request travels at least one hop in each iteration that sends, so after as many of these as there are other
+        processes everybody knows it. Only these are counted: an iteration may send nothing.
         """
-        self.k = k
+        self.k, self._talks, self._talked = k, self._talks + self._talked, False
         if self._asked and self._stop is None:
-            self._stop = k + self._transport.size * getattr(self._mixing, "period", 1)
-        return self._stop is None or k < self._stop
+            self._stop = self._talks + self._transport.size - 1
+        return self._stop is None or self._talks < self._stop
 
     def fail(self, reason: str) -> None:
         """Let the other processes know why the agents here stop."""
@@ -194,9 +199,9 @@ class Neighbourhood:
         out, into, table = self._halo.buffers(x) if up is None else self._halo.some_buffers(x, self._crossings, up)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
-        # "Iterations left" rather than "stop before iteration k", which a float32 header could not hold exactly.
-        # At least 1, since 0 says that nobody has asked.
-        left = 0 if self._stop is None else max(1, self._stop - self.k)
+        # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0 says
+        # that nobody has asked.
+        left = 0 if self._stop is None else max(1, self._stop - self._talks)
         for peer, message in out.items():
             if up is None:
                 torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
@@ -206,6 +211,7 @@ class Neighbourhood:
             {peer: message.buffer for peer, message in out.items()},
             {peer: message.buffer for peer, message in into.items()},
         )
+        self._talked = True
         table[:, self._halo.own] = x
         for peer, message in into.items():
             self._read_header(peer, turn, *message.header.tolist())
@@ -228,7 +234,8 @@ class Neighbourhood:
         # The numbers of the rounds agree, so the sender is in our iteration, and what is left for it is left for us. If
         # several have asked, all end up with the earliest stop.
         if left:
-            self._stop = min(self.k + int(left), self._stop or self.k + int(left))
+            told = self._talks + int(left)
+            self._stop = told if self._stop is None else min(told, self._stop)
 
     @contextmanager
     def _naming_lost_agents(self) -> Iterator[None]:
