@@ -42,6 +42,7 @@ TRANSCRIBED = {
     algorithms.DProxSGT: (transcription.dprox_sgt, {"gamma": 0.05}),
     algorithms.D2: (transcription.d2, {"gamma": 0.05}),
     algorithms.PGExtra: (transcription.pg_extra, {"gamma": 0.05}),
+    algorithms.CDProxSGT: (transcription.cdprox_sgt, {"gamma": 0.05}),
     algorithms.NEXT: (transcription.next_, {"gamma": 0.1, "alpha": schedules.constant(0.4)}),
     algorithms.ProxGTSA: (transcription.prox_gt_sa, {"gamma": 0.05, "batch": 2}),
     algorithms.ProxGTSRO: (
@@ -190,7 +191,7 @@ def agents_of(problem, network, trials=1, mixing=None, regularizer=None) -> Simu
 
 TRACKERS = {
     algorithms.ProxDASAGT: ("u", "v"),
-    **dict.fromkeys((algorithms.DProxSGT, algorithms.NEXT), ("y", "g")),
+    **dict.fromkeys((algorithms.DProxSGT, algorithms.NEXT, algorithms.CDProxSGT), ("y", "g")),
     **dict.fromkeys((algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE), ("y", "v")),
     **dict.fromkeys((algorithms.DeepStormV2, algorithms.DeepStormV1, algorithms.DeepStormV1SVRG), ("y", "d")),
 }
@@ -225,7 +226,8 @@ BATCHES = {
     algorithms.DeepStormV1SVRG: ((0, 0, 1), (2, 4, 0), (1, 2, 1)),
 }
 """What one agent spends in each kind of step; for all other methods it is one sample and one gradient a step."""
-EXCHANGES = dict.fromkeys((algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE), 2)
+TWICE = (algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE, algorithms.CDProxSGT)
+EXCHANGES = dict.fromkeys(TWICE, 2)
 """Methods whose second vector can be sent only after the first has arrived."""
 
 

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "problems": {"caller_warnings", "checks", "contracts", "data", "memory_budget", "modules", "samples"},
     "algorithms": {"checks", "contracts", "schedules"},
     "conditions": {"checks", "contracts", "samples"},
-    "engines": {"conditions", "contracts", "exit_codes", "samples", "schedules"},
+    "compressors": {"checks", "contracts"},
+    "engines": {"compressors", "conditions", "contracts", "exit_codes", "samples", "schedules"},
     "metrics": {"checks", "contracts", "schedules"},
     # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
@@ -59,8 +60,8 @@ MAY_IMPORT = {
         "schedules",
     },
     "configs": {
-        "algorithms", "checks", "conditions", "contracts", "data", "descriptions", "memory_budget", "metrics",
-        "mixing", "networks", "problems", "regularizers", "runs", "schedules",
+        "algorithms", "checks", "compressors", "conditions", "contracts", "data", "descriptions", "memory_budget",
+        "metrics", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
     },
     "experiments": {
         "algorithms", "contracts", "data", "descriptions", "disk", "metrics", "mixing", "networks", "problems",
@@ -71,8 +72,8 @@ MAY_IMPORT = {
         "networks", "plans", "reports", "runs", "tuning",
     },
     "__init__": {
-        "algorithms", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans", "problems",
-        "regularizers", "runs", "schedules", "testing", "tuning",
+        "algorithms", "compressors", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans",
+        "problems", "regularizers", "runs", "schedules", "testing", "tuning",
     },
     "__main__": {"cli"},
 }  # fmt: skip

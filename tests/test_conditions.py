@@ -181,7 +181,8 @@ def test_what_a_link_does_not_carry_is_not_sent(probability):
     weather = Weather([LinkLoss(probability)], network, trials=3, seed=0)
     carried = sum(weather.links(number).sum() for number in range(K))
     expected = (2 * int(carried) * d + 4 * 2 * K * 2) * 8 / 4  # both ways; a header of two numbers for each neighbour
-    assert first.records[-1]["bytes"] == expected
+    assert first.records[-1]["wire_bytes"] == expected
+    assert first.records[-1]["bytes"] == made.run().records[-1]["bytes"] == 2 * int(carried) * d * 8 / 4 / 3
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -119,8 +119,10 @@ REQUIRED = {
     "alpha": 0.01,
     "b": [[1.0, 2.0]] * 4,
     "beta": 0.5,
+    "bits": 4,
     "c": 1,
     "columns": 2,
+    "compressor": {"name": "TopK", "share": 0.5},
     "data": "digits",
     "degree": 2,
     "dimension": 2,
@@ -146,8 +148,10 @@ REQUIRED = {
     "rows": 2,
     "rungs": 2,
     "shape": [2, 5],
+    "share": 0.5,
     "sizes": [30, 20, 10, 40],
     "snapshot": 3,
+    "step": 0.5,
     "tolerance": 1e-9,
     "trials": 2,
     "upper": 1,
@@ -177,6 +181,8 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         settings["problem"] = learning | {"model": {"name": "mlp", "inputs": inputs, "outputs": 10}, kind: table}
     elif kind == "condition":
         settings["conditions"] = [table]
+    elif kind == "compressor":
+        settings["mixing"] = {"name": "CompressedGossip", "compressor": table, "step": 0.5}
     else:
         settings[kind] = table
     if thing in (algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG):  # they need full gradients
@@ -191,6 +197,7 @@ def test_everything_in_the_rooms_can_be_built_from_a_table_and_again_from_its_de
         config["algorithm"]["alpha"] if kind == "schedule" else (config.get(kind) or config["problem"].get(kind))
     )
     described = config["conditions"][0] if kind == "condition" else described
+    described = config["mixing"]["compressor"] if kind == "compressor" else described
     assert described["name"] == ("SingleIndex" if thing is problems.PhaseRetrieval else thing.__name__)
     assert build(again(setup.config())).config() == setup.config()
     assert len(setup.run().records) == 5

@@ -53,6 +53,7 @@ EXACT = [
     proxdasa.D2(0.1),
     proxdasa.PGExtra(0.1),
     proxdasa.NEXT(0.1, 0.5),
+    proxdasa.CDProxSGT(0.1),
     proxdasa.ProxGTSA(0.2),
     proxdasa.ProxGTSRO(0.2, period=10, restart_batch=2),
     proxdasa.ProxGTSRE(0.2, period=10),

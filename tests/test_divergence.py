@@ -14,7 +14,7 @@ from tests.setups import digest, in_threads
 pytestmark = pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
 
 GAMMAS = [1e-5, 1.0, 0.1]
-SPENT = {"bytes", "computation", "communication", "waiting", "seconds"}
+SPENT = {"wire_bytes", "computation", "communication", "waiting", "seconds"}
 
 
 def setup(gammas=GAMMAS, **changes) -> Setup:
@@ -85,7 +85,9 @@ def test_what_replaying_costs_is_not_counted():
     several = in_processes(2)[0]
     for name in ("samples", "gradients", "rounds", "vectors"):
         assert one.records[-1][name] == several.records[-1][name] == fine.records[-1][name]
-    assert several.records[-1]["bytes"] == pytest.approx(in_processes(2, gammas=[1e-5] * 3)[0].records[-1]["bytes"])
+    assert several.records[-1]["wire_bytes"] == pytest.approx(
+        in_processes(2, gammas=[1e-5] * 3)[0].records[-1]["wire_bytes"]
+    )
 
 
 @pytest.mark.filterwarnings("default::proxdasa.DivergenceWarning")

@@ -260,7 +260,7 @@ def test_what_iterations_send_and_how_many_do(method, mixing, every):
 def test_megabytes_are_those_that_processes_count(method):
     K, network, problem = 3, networks.star(4), quadratic(4)
     setup = Setup(made(method), problem, network, mixing=Chebyshev(3), iterations=K)
-    counted = in_threads(4, lambda transport: setup.run(processes=transport).records[-1]["bytes"])
+    counted = in_threads(4, lambda transport: setup.run(processes=transport).records[-1]["wire_bytes"])
     planned = proxdasa.plan(network, method, d=problem.dim, dtype=problem.dtype, mixing=Chebyshev(3)).mixings[-1]
     headers = 0 if method is not algorithms.ProxGTSA else 16 * 3 * 1.5 * K  # it sends its two vectors one by one
     assert counted == [pytest.approx(K * planned.megabytes * 1e6 + headers)] * 4

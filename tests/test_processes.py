@@ -130,7 +130,7 @@ def test_records_are_those_of_one_process():
     expected = made.run().records
     results = in_threads(3, lambda transport: made.run(processes=transport))
     assert len(results[0].records) == len(expected) == 2 * 3
-    extra = {"bytes", "communication", "waiting", "computation"}
+    extra = {"wire_bytes", "communication", "waiting", "computation"}
     for row, other in zip(results[0].records, expected, strict=True):
         assert set(row) == set(other) | extra
         assert min(row["computation"], row["communication"], row["waiting"]) >= 0
@@ -144,7 +144,7 @@ def test_bytes_are_those_of_the_messages():
     made = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=5)
     first, _ = in_threads(2, lambda transport: made.run(processes=transport))
     numbers = 2 * 3 * 2 + 2  # two vectors of three numbers for two agents, and the header
-    assert first.records[-1]["bytes"] == 5 * 2 * numbers * 4 / 8
+    assert first.records[-1]["wire_bytes"] == 5 * 2 * numbers * 4 / 8
     assert first.records[-1]["rounds"] == 5
 
 
@@ -306,7 +306,7 @@ def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, 
     expected = setup(name, random_iterate=True).run()
     assert digest(result.x) == digest(expected.x) == alone(name)
     assert digest(result.random_iterate) == digest(expected.random_iterate)
-    timed = ("seconds", "communication", "waiting", "computation", "bytes")
+    timed = ("seconds", "communication", "waiting", "computation", "wire_bytes")
     for row, other in zip(result.records, expected.records, strict=True):
         for key in set(other) - set(timed):
             assert row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6), key
@@ -317,7 +317,7 @@ def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
     problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
     made = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12)
     whole = {
-        size: in_threads(size, lambda transport: made.run(processes=transport))[0].records[-1]["bytes"]
+        size: in_threads(size, lambda transport: made.run(processes=transport))[0].records[-1]["wire_bytes"]
         for size in (2, 4)
     }
 
@@ -334,7 +334,7 @@ def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
     assert stopped.stopped == "interrupted"
     result, _ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
     k = stopped.iterations
-    assert result.records[-1]["bytes"] == pytest.approx(whole[4] * k / 12 + whole[2] * (12 - k) / 12)
+    assert result.records[-1]["wire_bytes"] == pytest.approx(whole[4] * k / 12 + whole[2] * (12 - k) / 12)
     assert whole[4] > 2 * whole[2], "two processes send fewer rows, and fewer headers"
 
 

@@ -24,6 +24,7 @@ LISTED = {
 """The public names, each with its page."""
 ROOMS = (
     "algorithms",
+    "compressors",
     "conditions",
     "data",
     "estimators",

@@ -119,7 +119,7 @@ def test_the_same_bits_as_pooled_data_in_any_number_of_processes(sites, drawn, s
     made = setup(problem(files(sites)))
     first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
     assert digest(first.x) == digest(expected.x)
-    spent = {"bytes", "communication", "waiting"}
+    spent = {"wire_bytes", "communication", "waiting"}
     rows = [{name: value for name, value in row.items() if name not in spent} for row in expected.records]
     # The epochs too, though the agents of each process have other sizes.
     assert {"accuracy", "epochs"} <= set(rows[0])

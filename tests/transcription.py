@@ -88,6 +88,40 @@ def dprox_sgt(W, mix, m, prox, grad, x0, K, gamma):
     return {"x": np.array(x)}
 
 
+def cdprox_sgt(W, mix, m, prox, grad, x0, K, gamma):
+    """y = mix(y + g⁺ − g); x = mix(prox(x − γ y)), from y = g = 0."""
+    n = len(x0)
+    x = [np.array(row) for row in x0]
+    y, g = ([np.zeros_like(row) for row in x] for _ in range(2))
+    for k in range(K):
+        g_new = [grad(i, x[i], k) for i in range(n)]
+        y = mix(W, [y[i] + g_new[i] - g[i] for i in range(n)], m)
+        x = mix(W, [prox(x[i] - gamma * y[i], gamma) for i in range(n)], m)
+        g = g_new
+    return {"x": np.array(x), "y": np.array(y), "g": np.array(g)}
+
+
+def cdprox_sgt_compressed(W, Q, prox, grad, x0, K, gamma, gamma_y, gamma_x):
+    """CDProxSGT with its copies; ``Q(i, v, k, which)`` compresses what agent i sends of y (0) or x (1) in step k."""
+    n = len(x0)
+    x = [np.array(row) for row in x0]
+    y, g, y_hat, x_hat = ([np.zeros_like(row) for row in x] for _ in range(4))
+    for k in range(K):
+        for i in range(n):
+            g_new = grad(i, x[i], k)
+            y[i], g[i] = y[i] + g_new - g[i], g_new
+        for i in range(n):
+            y_hat[i] = y_hat[i] + Q(i, y[i] - y_hat[i], k, 0)
+        for i in range(n):
+            y[i] = y[i] + gamma_y * sum(W[i, j] * (y_hat[j] - y_hat[i]) for j in range(n))
+            x[i] = prox(x[i] - gamma * y[i], gamma)
+        for i in range(n):
+            x_hat[i] = x_hat[i] + Q(i, x[i] - x_hat[i], k, 1)
+        for i in range(n):
+            x[i] = x[i] + gamma_x * sum(W[i, j] * (x_hat[j] - x_hat[i]) for j in range(n))
+    return {"x": np.array(x), "y": np.array(y), "g": np.array(g)}
+
+
 def pg_extra(W, mix, m, prox, grad, x0, K, gamma):
     """h = mix(x⁰) − γ g⁰, x¹ = prox(h); then h⁺ = mix(x⁺) + h − ½(x + mix(x)) − γ (g⁺ − g), x⁺⁺ = prox(h⁺)."""
     n = len(x0)

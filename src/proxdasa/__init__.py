@@ -5,12 +5,25 @@ possibly non-convex and accessed through one-sample stochastic gradients, and Ψ
 is no server and no pooled data; agents communicate only with their neighbours.
 """
 
-from proxdasa import conditions, data, metrics, networks, optim, plans, problems, regularizers, schedules, testing
+from proxdasa import (
+    compressors,
+    conditions,
+    data,
+    metrics,
+    networks,
+    optim,
+    plans,
+    problems,
+    regularizers,
+    schedules,
+    testing,
+)
 from proxdasa.algorithms import (
     D2,
     DPSGD,
     NEXT,
     SPPDM,
+    CDProxSGT,
     DeepStormV1,
     DeepStormV1SVRG,
     DeepStormV2,
@@ -22,7 +35,7 @@ from proxdasa.algorithms import (
     ProxGTSRE,
     ProxGTSRO,
 )
-from proxdasa.mixing import Chebyshev, Every, Gossip
+from proxdasa.mixing import Chebyshev, CompressedGossip, Every, Gossip
 from proxdasa.plans import plan
 from proxdasa.problems import prune
 from proxdasa.runs.divergence import DivergenceWarning
@@ -37,7 +50,9 @@ __all__ = [
     "DPSGD",
     "NEXT",
     "SPPDM",
+    "CDProxSGT",
     "Chebyshev",
+    "CompressedGossip",
     "DProxSGT",
     "DeepStormV1",
     "DeepStormV1SVRG",
@@ -53,6 +68,7 @@ __all__ = [
     "ProxGTSRO",
     "Result",
     "Stationary",
+    "compressors",
     "conditions",
     "data",
     "load",

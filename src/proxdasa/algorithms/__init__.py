@@ -4,6 +4,7 @@ To add a method, write a file like `prox_dasa.py` and list the class in `ALL`, w
 format and the shared tests find it.
 """
 
+from proxdasa.algorithms.cdprox_sgt import CDProxSGT
 from proxdasa.algorithms.d2 import D2
 from proxdasa.algorithms.deepstorm import DeepStormV1, DeepStormV1SVRG, DeepStormV2
 from proxdasa.algorithms.dprox_sgt import DProxSGT
@@ -18,7 +19,7 @@ from proxdasa.algorithms.sppdm import SPPDM
 ALL = (
     ProxDASA, ProxDASAGT, DPSGD, DProxSGT, D2, ProxGTSA, ProxGTSRO, ProxGTSRE,
     DeepStormV2, DeepStormV1, DeepStormV1SVRG, SPPDM,
-    PGExtra, NEXT,
+    PGExtra, NEXT, CDProxSGT,
 )  # fmt: skip
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "DPSGD",
     "NEXT",
     "SPPDM",
+    "CDProxSGT",
     "DProxSGT",
     "DeepStormV1",
     "DeepStormV1SVRG",

@@ -21,6 +21,10 @@ def report(
         float | None,
         typer.Option(help="The loss to reach; default: twice the worst final loss, less in short runs."),
     ] = None,
+    axis: Annotated[
+        str,
+        typer.Option(help="What to draw against: k, epochs, passes, rounds, vectors, bytes or seconds."),
+    ] = "k",
     html: Annotated[
         bool,
         typer.Option("--html", help="Instead of the figure, write an HTML page, to look at and to share."),
@@ -35,6 +39,8 @@ def report(
     Nothing outside the folders is opened. Runs that cannot be read are left out with a warning.
     """
     with input_errors():
+        if html and axis != "k":
+            raise ValueError("--axis is for the figure; on a page of --html you choose among all of them")
         found, missing = _find(folders)
         runs, faults = reports.salvage(found)
         faults = [*map(reports.visible, missing), *faults]
@@ -49,7 +55,7 @@ def report(
             shown, left_out = reports.drawable(runs)
             if left_out:
                 show_warning(left_out)
-            written = {"figure": reports.draw(shown, place / "report.png")}
+            written = {"figure": reports.draw(shown, place / "report.png", axis)}
         written["table"] = reports.write_csv(summary, place / "report.csv")
         show_report(runs, summary, written)
 

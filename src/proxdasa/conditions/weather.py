@@ -43,7 +43,8 @@ class Weather:
         self.trials, self._k = trials, 0
         # What was computed last, by number of its block; no block has the number −1.
         self._active: tuple[int, Tensor, list[float]] = (-1, torch.empty(0), [])
-        self._up: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._up: dict[int, Tensor] = {}  # the last two blocks: the rounds of a mixing step may lie in both
+        self._numbers: tuple[Hashable, list[int]] = (None, [])
         self.enter(0)
 
     active: Tensor
@@ -74,17 +75,25 @@ class Weather:
         """
         by_rounds = bool(self._links) or self._present is not None
         block, place = divmod(number if by_rounds else self._k, BLOCK)
-        if self._up[0] != block:
-            self._up = block, self._links_of(block) if by_rounds else self._with_ends(self._active[1])
+        if block not in self._up:
+            made = self._links_of(block) if by_rounds else self._with_ends(self._active[1])
+            self._up = {**dict([*self._up.items()][-1:]), block: made}
         if by_rounds and self._agents:
             # Named by both: a round that was looked at in passing may come again in another iteration.
-            return 0, (number, self._k), self._with_ends(self.active, self._up[1][place]).unsqueeze(0)
-        return place, block, self._up[1]
+            return 0, (number, self._k), self._with_ends(self.active, self._up[block][place]).unsqueeze(0)
+        return place, block, self._up[block]
 
     def links(self, number: int) -> Tensor:
         """Which links are up in a round of the current iteration, ``[trials, links]``."""
         place, _, up = self.look(number)
         return up[place]
+
+    def links_up(self, number: int) -> int:
+        """How many links are up in a round of the current iteration, in all trials together."""
+        place, block, up = self.look(number)
+        if self._numbers[0] != block:
+            self._numbers = block, up.sum(dim=(1, 2)).tolist()
+        return self._numbers[1][place]
 
     def _links_of(self, block: int) -> Tensor:
         up = torch.ones(BLOCK, self.trials, len(self._ends), dtype=torch.bool)

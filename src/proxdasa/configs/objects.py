@@ -20,9 +20,10 @@ from torch import Tensor
 
 from proxdasa import algorithms, conditions, data, metrics, mixing, networks, problems, regularizers, schedules
 from proxdasa.checks import is_whole
+from proxdasa.compressors import ALL as COMPRESSORS
 from proxdasa.conditions import Condition
 from proxdasa.configs import own_code
-from proxdasa.contracts import Algorithm, Mixing, Problem, Regularizer
+from proxdasa.contracts import Algorithm, Compressor, Mixing, Problem, Regularizer
 from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network, Weights
@@ -37,6 +38,7 @@ ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
     "network": networks.ALL,
     "regularizer": regularizers.ALL,
     "mixing": mixing.ALL,
+    "compressor": COMPRESSORS,
     "stop": (Stationary,),
     "condition": conditions.ALL,
     "schedule": schedules.ALL,
@@ -56,8 +58,9 @@ VALUES: dict[str, dict[str, Any]] = {
 """The values of parameters that a file gives by name, by kind."""
 
 
+CLASSES = ("algorithm", "problem", "regularizer", "mixing", "compressor", "partition", "condition")
 OWN: dict[str, Callable[[str], Callable[..., Any]]] = {
-    **dict.fromkeys(("algorithm", "problem", "regularizer", "mixing", "partition", "condition"), own_code.load_class),
+    **dict.fromkeys(CLASSES, own_code.load_class),
     "model": own_code.load,
     "data": own_code.load_data,
 }
@@ -268,6 +271,7 @@ KINDS: dict[Any, Kind] = {
     Network: _object("network"),
     Regularizer: _object("regularizer"),
     Mixing: _object("mixing"),
+    Compressor: _object("compressor"),
     Stationary: _object("stop"),
     Condition: _object("condition"),
     Examples: _object("data"),

@@ -6,6 +6,7 @@ the verbs of `Agents` and never learns how many rows there are, where the others
 why it is written once and runs on every engine.
 """
 
+from proxdasa.contracts.compression import Compression, Compressor, Part
 from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
 from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
 from proxdasa.contracts.parts import Evaluation, Mixing, Network, Peers, Problem, Regularizer, Solved
@@ -14,6 +15,8 @@ __all__ = [
     "Agents",
     "Algorithm",
     "Averaging",
+    "Compression",
+    "Compressor",
     "Engine",
     "Evaluation",
     "Facts",
@@ -22,6 +25,7 @@ __all__ = [
     "Network",
     "NonFiniteError",
     "Observer",
+    "Part",
     "PeerError",
     "Peers",
     "Problem",

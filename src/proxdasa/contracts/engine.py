@@ -161,9 +161,10 @@ class Host(Protocol):
         """An algorithm's step after `torch.compile`."""
 
     def counts(self) -> dict[str, float]:
-        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour.
+        """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour, bytes.
 
-        Where messages travel, bytes and seconds too, on average over the agents.
+        Bytes are those of the vectors to all its neighbours, on average over agents and trials. Between processes,
+        those that crossed the wire and seconds too, on average over the agents.
         """
 
     def restore(self, counts: Mapping[str, float]) -> None:

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa.compressors import packing
 from proxdasa.conditions import Condition, Weather
-from proxdasa.contracts import Evaluation, Mixing, Network, Problem, Regularizer
+from proxdasa.contracts import Compression, Evaluation, Mixing, Network, Problem, Regularizer
+from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
 
@@ -60,11 +62,18 @@ class LocalAgents:
         self._rests = False  # whether this iteration sends nothing
         fair = not task.conditions and not task.network.rounds
         self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
+        compression = getattr(task.mixing, "compression", None)
+        self._compressed = compression and CompressedRounds(
+            compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells]
+        )
+        self._links = len(task.network.edges) * task.trials
+        self._vector_bytes = _vector_bytes(compression, task.problem)
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
         self._last_named: dict[int, int] = {}
         self.extra_rows: dict[str, Tensor] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
-        self._counts: dict[str, float] = {"samples": 0, "gradients": 0, "full_gradients": 0, "rounds": 0, "vectors": 0}
+        spent = ("samples", "gradients", "full_gradients", "rounds", "vectors", "bytes")
+        self._counts: dict[str, float] = dict.fromkeys(spent, 0)
 
     def _assign(self, task: Task) -> None:
         self._task, self._cells = task, _cells(task, self.agents, self._exact)
@@ -118,6 +127,8 @@ class LocalAgents:
     def enter(self, k: int) -> Tensor | None:
         """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
         self._rests = getattr(self._task.mixing, "rests", _never)(k)
+        if self._compressed:
+            self._compressed.enter()
         if self._weather is None:
             return None
         self._weather.enter(k)
@@ -136,23 +147,35 @@ class LocalAgents:
             _, self._counts, self._last_named, self.extra_rows = self._before
 
     def counts(self) -> dict[str, float]:
-        """What one agent has spent: samples, gradients, full gradients, rounds, and vectors sent to each neighbour."""
-        return dict(self._counts)
+        """What one agent has spent: samples, gradients, full gradients, rounds, vectors to each neighbour, bytes."""
+        return {**self._counts, "bytes": _whole_if_possible(self._counts["bytes"] / (self.n * self._task.trials))}
 
     def restore(self, counts: Mapping[str, float]) -> None:
         """Set the counts."""
         self._counts.update({name: _whole_if_possible(counts[name]) for name in self._counts})
+        self._counts["bytes"] = round(counts["bytes"] * self.n * self._task.trials)
         # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
         self._rests = False  # no iteration has begun; a method may mix in its init
+        if self._compressed:
+            self._compressed.leave()
 
     def _active_share(self) -> float:
         """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""
         return self._weather.share if self._weather and self._weather.pauses else 1
 
-    def _count_messages(self, rounds: int, vectors: int) -> None:
+    def _count_messages(self, rounds: int, vectors: int) -> int:
+        """Count rounds in which each agent sends so many vectors to its neighbours; the number of the first of them.
+
+        Bytes are those of the vectors alone, over the links that are up, of all agents and trials until they are shown.
+        """
+        first, links = int(self._counts["rounds"]), rounds * self._links
+        if self._weather:
+            links = sum(self._weather.links_up(number) for number in range(first, first + rounds))
         self._counts["rounds"] += rounds
         self._counts["vectors"] += rounds * vectors
+        self._counts["bytes"] += 2 * links * vectors * self._vector_bytes
+        return first
 
     def _each(self, act: Callable[[Cell, Tensor], Tensor], x: Tensor) -> Tensor:
         """Act on the rows of every cell."""
@@ -168,6 +191,13 @@ def _never(_k: int) -> bool:
 
 def _whole_if_possible(count: float) -> float:
     return int(count) if float(count).is_integer() else count
+
+
+def _vector_bytes(compression: Compression | None, problem: Problem) -> int:
+    """The bytes of one vector in a message."""
+    if compression is None:
+        return problem.dim * problem.dtype.itemsize
+    return packing.size(compression.compressor.parts(problem.dim, problem.dtype))
 
 
 def _cells(task: Task, agents: range, exact: bool) -> list[Cell]:

@@ -14,6 +14,7 @@ from proxdasa.contracts import Step, unpack
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.launch import signals
 from proxdasa.engines.messages.halo import blocks
+from proxdasa.engines.messages.neighbour_copies import NeighbourCopies
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
 
@@ -33,6 +34,9 @@ class Processes(LocalAgents):
         self._neighbourhood = Neighbourhood(
             task.network, task.mixing, transport, task.problem.dtype, exact, weather=self._weather
         )
+        if self._compressed:
+            compressor = self._compressed.compressor
+            self._compressed.weigh = NeighbourCopies(self._neighbourhood, compressor, self._compressed.draw).weigh
         # These need nothing of the engine.
         self.broadcast, self.total = self._neighbourhood.broadcast, self._neighbourhood.sum
         self.ask_to_stop = self._neighbourhood.ask_to_stop
@@ -41,16 +45,16 @@ class Processes(LocalAgents):
         """The mixing polynomial applied to each tensor, by messages."""
         if self._rests:
             return unpack(tensors)
-        first = int(self._counts["rounds"])
-        self._count_messages(self._rounds, len(tensors))
+        first = self._count_messages(self._rounds, len(tensors))
+        if self._compressed:
+            return unpack(self._compressed.mix(tensors, self.extra_rows, first))
         return unpack(self._neighbourhood.mix(tensors, first))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = int(self._counts["rounds"])
-        self._count_messages(1, 1)
+        first = self._count_messages(1, 1)
         return self._neighbourhood.neighbour_sum(x, first)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
@@ -140,17 +144,17 @@ class Processes(LocalAgents):
         raise ValueError("compile is for runs in one process without exact mode; leave one of them out")
 
     def counts(self) -> dict[str, float]:
-        """What an agent has spent; bytes and seconds are means over the processes, bytes for each of its agents."""
+        """What an agent has spent; what crossed the wire and seconds are means over processes, bytes over agents."""
         spent, size = self._neighbourhood.spent, self._transport.size
         means = self._neighbourhood.sum(torch.tensor([*spent.values()], dtype=torch.float64)) / size
         shares = dict(zip(spent, means.tolist(), strict=True))
         # The mean over processes times their number is the total, of which an agent has its share.
-        shares["bytes"] *= size / self.n
-        return {**self._counts, **shares}
+        shares["wire_bytes"] *= size / self.n
+        return {**super().counts(), **shares}
 
     def restore(self, counts: Mapping[str, float]) -> None:
         """Set the counts."""
         super().restore(counts)
         shares = {name: float(counts.get(name, 0.0)) for name in self._neighbourhood.spent}
-        shares["bytes"] *= self.n / self._transport.size
+        shares["wire_bytes"] *= self.n / self._transport.size
         self._neighbourhood.spent.update(shares)

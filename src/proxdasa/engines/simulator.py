@@ -15,7 +15,7 @@ from torch import Tensor
 from proxdasa.contracts import Step, unpack
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.compiled import compile_step
-from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays
+from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
 from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
@@ -33,6 +33,9 @@ class Simulator(LocalAgents):
     def __init__(self, task: Task) -> None:
         super().__init__(task, range(task.network.n))
         self._product = _mixer(task)  # now, so that it is no part of the first step's time
+        if self._compressed:
+            weights = product(task.network.W, task.problem.dtype)
+            self._compressed.weigh = lambda sent: weights(sent.copies)
         if self._weather is not None:
             everyone, edges, dtype = np.arange(self.n), task.network.edges, task.problem.dtype
             self._varying, self._varying_graph = (
@@ -45,8 +48,9 @@ class Simulator(LocalAgents):
         if self._rests:
             return unpack(tensors)
         # Rounds are numbered by their count so far, which checkpoints keep: a resumed run meets the same events.
-        first, weather = int(self._counts["rounds"]), self._weather
-        self._count_messages(self._rounds, len(tensors))
+        first, weather = self._count_messages(self._rounds, len(tensors)), self._weather
+        if self._compressed:
+            return unpack(self._compressed.mix(tensors, self.extra_rows, first))
         if weather is None:
             return unpack(tuple(self._product(x) for x in tensors))
         # All tensors travel in the same messages, so they meet the same events: mix them side by side.
@@ -59,8 +63,7 @@ class Simulator(LocalAgents):
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = int(self._counts["rounds"])
-        self._count_messages(1, 1)
+        first = self._count_messages(1, 1)
         return self._varying_graph.in_weather(x, self._weather, first) if self._weather else self._adjacency(x)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
@@ -132,8 +135,8 @@ class Simulator(LocalAgents):
         Compiling takes half a minute and needs a C++ compiler.
         """
         self._cells = [cell._replace(draw=cell.samples.as_operation()) for cell in self._cells]
-        for product in (self._product, self._adjacency):  # build their matrices outside of the compiled step
-            product(torch.zeros(self._task.trials, self.n, 1, dtype=self._task.problem.dtype))
+        for matrix in (self._product, self._adjacency):  # build their matrices outside of the compiled step
+            matrix(torch.zeros(self._task.trials, self.n, 1, dtype=self._task.problem.dtype))
         return compile_step(step, self)
 
     @cached_property

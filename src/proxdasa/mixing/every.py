@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Mixing
+from proxdasa.contracts import Compression, Mixing
 from proxdasa.mixing.gossip import Gossip
 
 
@@ -47,6 +47,12 @@ class Every:
     def varies(self) -> bool:
         """Whether W may differ from round to round."""
         return bool(getattr(self.mixing, "varies", False))
+
+    @property
+    def compression(self) -> Compression | None:
+        """How messages are compressed, if they are; copies stay as they are while nothing is sent."""
+        found: Compression | None = getattr(self.mixing, "compression", None)
+        return found
 
     def rests(self, k: int) -> bool:
         """Whether iteration k sends nothing."""

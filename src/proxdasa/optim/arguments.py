@@ -25,7 +25,9 @@ def check_network(network: object) -> None:
 
 
 def check_mixing(mixing: Mixing) -> None:
-    """Refuse a mixing that rests in some iterations: an optimizer would not know which."""
+    """Refuse a mixing that rests in some iterations, which an optimizer would not know, or that keeps copies."""
+    if getattr(mixing, "compression", None):
+        raise ValueError(f"{mixing} keeps copies of neighbours' parameters, which optimizers do not support yet")
     if callable(getattr(mixing, "rests", None)):
         raise ValueError(f"{mixing} sends nothing in some iterations, which optimizers do not support yet")
 

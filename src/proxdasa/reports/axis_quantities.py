@@ -33,6 +33,7 @@ QUANTITIES = {
     "passes": Quantity("epochs incl. full gradients"),
     "rounds": Quantity("communication rounds"),
     "vectors": Quantity("vectors to each neighbour"),
+    "bytes": Quantity("bytes that an agent sends"),
     "loss": Quantity("loss", "F(x̄)"),
     "objective": Quantity("objective", "F(x̄) + Ψ(x̄)"),
     "stationarity": Quantity("stationarity at own γ", "‖G(x̄, ∇F(x̄), γ)‖²"),
@@ -51,11 +52,14 @@ QUANTITIES = {
     "milliseconds": Quantity("ms per iteration"),
 }
 
+AXES = ("k", "epochs", "passes", "rounds", "vectors", "bytes", "seconds")
+"""What measures are drawn against."""
+
 OWN_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
 """Measures that each run takes at its own γ: they cannot compare runs of different γ."""
 
 COSTS = (
-    "samples", "gradients", "full_gradients", "rounds", "vectors", "bytes",
+    "samples", "gradients", "full_gradients", "rounds", "vectors", "bytes", "wire_bytes",
     "seconds", "computation", "communication", "waiting", "epochs",
 )  # fmt: skip
 """What a row has besides measures."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.axis_quantities import quantity
+from proxdasa.reports.axis_quantities import AXES, quantity
 from proxdasa.reports.curves import Curve, Run, names
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.ranking import quantity_of, stationarity_of
@@ -25,11 +25,11 @@ def drawable(runs: Sequence[Run]) -> tuple[list[Run], str]:
     return shown, f"the figure shows {len(shown)} of {len(runs):,} runs; the table has all of them" if left else ""
 
 
-def draw(runs: Sequence[Run], path: Path) -> Path:
-    """Draw the runs' measures against iterations: one row per method, one column per measure, one curve per run.
+def draw(runs: Sequence[Run], path: Path, axis: str = "k") -> Path:
+    """Draw the runs' measures: one row per method, one column per measure, one curve per run.
 
-    Stationarity is at the runs' own γ if that is the same for all, otherwise at γ = 1. Measures that no run recorded
-    are left out.
+    They are drawn against iterations, or another axis, such as "bytes". Stationarity is at the runs' own γ if that is
+    the same for all, otherwise at γ = 1. Measures that no run recorded are left out.
 
     Examples:
         >>> from pathlib import Path
@@ -39,13 +39,16 @@ def draw(runs: Sequence[Run], path: Path) -> Path:
         >>> reports.draw(runs, Path("figure.png")).name
         'figure.png'
     """
+    if axis not in AXES:
+        raise ValueError(f"axis must be one of {', '.join(AXES)}; got {axis!r}")
+    _select_recorded(runs, (axis,))
     measures = _select_recorded(runs, ("loss", stationarity_of(runs), "consensus"))
     grid = []
     for title in dict.fromkeys(run.title for run in runs):
         mine = [run for run in runs if run.title == title]
-        curves = {measure: [shown_curve(run, measure) for run in mine] for measure in measures}
+        curves = {measure: [shown_curve(run, measure, axis) for run in mine] for measure in measures}
         labels = {measure: quantity_of(measure, runs).label for measure in measures}
-        grid.append([Panel(title, quantity("k").label, labels[measure], curves[measure]) for measure in measures])
+        grid.append([Panel(title, quantity(axis).label, labels[measure], curves[measure]) for measure in measures])
     return draw_panels(grid, path, ordered=True)
 
 

@@ -19,7 +19,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import to_hex
 
-from proxdasa.reports.axis_quantities import OWN_GAMMA, measures, quantity, value
+from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
 from proxdasa.reports.curves import Array, Curve, Run, names
 from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
 from proxdasa.reports.loading import flatten
@@ -33,7 +33,6 @@ from proxdasa.reports.tables import Table
 Plain = dict[str, Any]
 """A part of the page's data, ready for JSON."""
 
-AXES = ("k", "epochs", "passes", "rounds", "vectors", "seconds")
 MOST_POINTS = 500
 """The most points of a curve; no screen shows more."""
 MOST_NUMBERS = 150_000

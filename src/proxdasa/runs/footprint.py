@@ -8,6 +8,8 @@ from proxdasa.samples import BLOCK
 
 SCRATCH = 4
 """Temporary tensors of the size of a variable in each step."""
+COPIES = 3
+"""Tensors of the size of a variable for each vector that is compressed: copies old, new and of neighbours."""
 DENSE = 48
 """Bytes for each pair of agents where mixing is one dense product, computed from eigenvectors of W."""
 EVENT = 64 * 30
@@ -32,6 +34,9 @@ def footprint(
     n, size = network.n, problem.dtype.itemsize
     rows = trials * (n if agents is None else len(agents))
     variables = rows * problem.dim * size * (len(algorithm.State._fields) + SCRATCH)
+    if compression := getattr(mixing, "compression", None):
+        copies = COPIES * algorithm.facts.vectors + (16 if compression.compressor.words(problem.dim) else 0) / size
+        variables += int(rows * problem.dim * size * copies)
     drawn = rows * BLOCK * problem.words * (4 + size)
     dense = agents is None and dense_pays(network.W, mixing.rounds_for(network.rho))
     weights = DENSE * n**2 if dense else (16 + size) * trials * network.W.nnz

@@ -32,7 +32,7 @@ from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop, Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
-from proxdasa.runs.setup_checks import check_conditions, check_kinds, check_method
+from proxdasa.runs.setup_checks import check_compression, check_conditions, check_kinds, check_method
 from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
@@ -84,6 +84,7 @@ class Setup:
         check_method(self.algorithm, network, self.regularizer, self.mixing, self.metrics)
         if self.stop is not None:
             self.stop.check(self.algorithm)
+        check_compression(self.algorithm, self.mixing, self.conditions, self.network, self.compile)
         check_conditions(self.conditions, self.network, self.mixing, self.compile)
         if self.compile and self.exact:
             raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")

@@ -10,7 +10,7 @@ import torch
 
 from proxdasa import metrics as measures
 from proxdasa.conditions import Condition, Weather
-from proxdasa.contracts import Algorithm, Mixing, Regularizer
+from proxdasa.contracts import Algorithm, Compression, Mixing, Regularizer
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
@@ -92,6 +92,40 @@ def check_conditions(conditions: Sequence[Condition], network: Network, mixing: 
         raise ValueError(f"{mixing} is a polynomial of one W, and with {cause} W differs by round; choose Gossip")
     if compile:
         raise ValueError(f"compile and {cause} exclude each other: W differs from round to round")
+
+
+def check_compression(
+    algorithm: Algorithm,
+    mixing: Mixing,
+    conditions: Sequence[Condition],
+    network: Network,
+    compile: bool,  # noqa: A002
+) -> None:
+    """Refuse compressed messages where copies would differ between neighbours, or where nothing is compressed."""
+    compression: Compression | None = getattr(mixing, "compression", None)
+    if compression is None:
+        return
+    method, steps = algorithm.facts, getattr(compression, "steps", ())
+    if not method.mixes:
+        what = f"{method.title} sends its vectors without mixing"
+        raise ValueError(f"{what}, so {mixing} would compress nothing; leave it out")
+    if len(steps) > 1 and len(steps) != method.vectors:
+        raise ValueError(
+            f"{mixing} has {len(steps)} steps, but a step of {method.title} mixes {method.vectors} "
+            f"{'vectors' if method.vectors > 1 else 'vector'}; give one for each, or a single one for all"
+        )
+    if conditions:
+        raise ValueError(
+            f"{mixing} and conditions exclude each other: after a lost message neighbours would hold different copies; "
+            "choose Gossip"
+        )
+    if network.rounds:
+        raise ValueError(
+            f"{mixing} needs the same neighbours in all rounds, and {network.label} has others in each; choose Gossip, "
+            "or a network that does not change"
+        )
+    if compile:
+        raise ValueError(f"compile and {mixing} exclude each other; leave one of them out")
 
 
 def _check_averaging(algorithm: Algorithm, metrics: Sequence[Metric]) -> None:

@@ -13,7 +13,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 HEADER = 2
-"""Numbers at the head of each message, before the rows; `Neighbourhood` writes and reads them."""
+"""Numbers at the head of each message, before the rows; `Neighbourhood` writes and reads them.
+
+They have the type of the rows or, if the rows are bytes, single precision.
+"""
 
 
 def blocks(n: int, size: int) -> list[range]:
@@ -141,11 +144,19 @@ def _length(rows: slice) -> int:
 
 
 def _message_of_some(x: Tensor, travelling: Tensor) -> Message:
-    buffer = x.new_zeros(int(travelling.sum()) * x.shape[-1] + HEADER)
-    return Message(buffer, buffer[HEADER:].view(-1, x.shape[-1]), buffer[:HEADER], travelling)
+    buffer, header, rows = _allocate(x, int(travelling.sum()) * x.shape[-1])
+    return Message(buffer, rows.view(-1, x.shape[-1]), header, travelling)
 
 
 def _message(x: Tensor, rows: int) -> Message:
     batch, _, d = x.shape
-    buffer = x.new_zeros(batch * rows * d + HEADER)
-    return Message(buffer, buffer[HEADER:].view(batch, rows, d), buffer[:HEADER])
+    buffer, header, content = _allocate(x, batch * rows * d)
+    return Message(buffer, content.view(batch, rows, d), header)
+
+
+def _allocate(x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """A buffer for so many entries of the type of x, its header, and what follows the header."""
+    kind = x.dtype if x.dtype.is_floating_point else torch.float32
+    head = HEADER * kind.itemsize // x.dtype.itemsize
+    buffer = x.new_zeros(head + count)
+    return buffer, buffer[:head].view(kind), buffer[head:]

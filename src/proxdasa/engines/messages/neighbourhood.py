@@ -51,21 +51,21 @@ class Neighbourhood:
         self._remedy = f"; {remedy}" if remedy else ""  # the end of the message if one is missed
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
-        self._halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
+        self.halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
         make = ExactProduct if exact else product
-        self._weights = make(self._halo.block(network.W, self.agents), dtype)
-        self._graph = make(self._halo.block(adjacency(network.W), self.agents), dtype)
+        self.weigh = make(self.halo.block(network.W, self.agents), dtype)
+        self._graph = make(self.halo.block(adjacency(network.W), self.agents), dtype)
         self._weather = weather
         if weather is not None:
             self._varying, self._varying_graph = (
                 VaryingProduct(
-                    self._halo.block(matrix, self.agents), self.agents, self._halo.columns, network.edges, dtype, exact,
-                    [self._halo.block(each, self.agents) for each in rounds],
+                    self.halo.block(matrix, self.agents), self.agents, self.halo.columns, network.edges, dtype, exact,
+                    [self.halo.block(each, self.agents) for each in rounds],
                 )
                 for matrix, rounds in ((network.W, network.rounds), (adjacency(network.W), ()))
             )  # fmt: skip
-            self._crossings = self._halo.crossings(network.edges, self.parts, self.agents)
-        self.spent = {"bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
+            self._crossings = self.halo.crossings(network.edges, self.parts, self.agents)
+        self.spent = {"wire_bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         # A request to stop is only noted, since a signal may come between any two lines; the next iteration acts on it.
         self.k, self._asked, self._stop, self._turn = 0, False, None, 0
         self._talks, self._talked = 0, False
@@ -86,7 +86,7 @@ class Neighbourhood:
         sent, rounds = together.to(self._transport.device), itertools.count(first)
 
         def apply(x: Tensor) -> Tensor:
-            return self._in_weather(self._varying, x, next(rounds)) if self._weather else self._weights(self._table(x))
+            return self._in_weather(self._varying, x, next(rounds)) if self._weather else self.weigh(self.table(x))
 
         mixed = self._mixing(apply, sent, self._network.rho)
         return torch.split(mixed.to(home), len(tensors[0]))
@@ -94,21 +94,21 @@ class Neighbourhood:
     def neighbour_sum(self, x: Tensor, number: int | None = None) -> Tensor:
         """Σ_{j~i} x_j; in a round with a number an agent's own row stands in for one that is missing."""
         if self._weather is None or number is None:
-            return self._graph(self._table(x))
+            return self._graph(self.table(x))
         return self._in_weather(self._varying_graph, x, number)
 
     def _in_weather(self, product: VaryingProduct, x: Tensor, number: int) -> Tensor:
         """The product of a round in which rows travel over the links that are up, and over no others."""
         assert self._weather is not None
         place, _, links = self._weather.look(number)
-        return product.in_weather(self._table(x, up=links[place]), self._weather, number)
+        return product.in_weather(self.table(x, up=links[place]), self._weather, number)
 
     def meet(self, like: Tensor) -> None:
         """Exchange messages, of the size of a step's, that say: no step follows.
 
         An agent that has begun another step, and waits for our rows, then learns at once that we have stopped.
         """
-        self._table(torch.zeros_like(like, device=self._transport.device), meeting=True)
+        self.table(torch.zeros_like(like, device=self._transport.device), meeting=True)
 
     def ask_to_stop(self) -> None:
         """Stop soon. This may be called at any time, even before the first iteration is known (a resumed run)."""
@@ -187,16 +187,16 @@ class Neighbourhood:
         with self._naming_lost_agents():
             return self._transport.sum(x)
 
-    def _table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None) -> Tensor:
-        """The rows here and, fresh from their processes, those of neighbours elsewhere.
+    def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None) -> Tensor:
+        """The rows here and, fresh from their processes, those of neighbours elsewhere, in a buffer that is used again.
 
         If only some links are ``up``, ``[trials, links]``, rows that none of them carries are not sent, and are zero.
         """
         # No neighbour lives elsewhere, as in a lone process, so the table is x itself.
-        if not self._halo.sends:
+        if not self.halo.sends:
             return x
         began = time.perf_counter()
-        out, into, table = self._halo.buffers(x) if up is None else self._halo.some_buffers(x, self._crossings, up)
+        out, into, table = self.halo.buffers(x) if up is None else self.halo.some_buffers(x, self._crossings, up)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
         # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0 says
@@ -204,21 +204,21 @@ class Neighbourhood:
         left = 0 if self._stop is None else max(1, self._stop - self._talks)
         for peer, message in out.items():
             if up is None:
-                torch.index_select(x, 1, self._halo.sends[peer], out=message.rows)
+                torch.index_select(x, 1, self.halo.sends[peer], out=message.rows)
             message.header[0], message.header[1] = turn, left
-            self.spent["bytes"] += message.buffer.nbytes
+            self.spent["wire_bytes"] += message.buffer.nbytes
         waiting = self.exchange(
             {peer: message.buffer for peer, message in out.items()},
             {peer: message.buffer for peer, message in into.items()},
         )
         self._talked = True
-        table[:, self._halo.own] = x
+        table[:, self.halo.own] = x
         for peer, message in into.items():
             self._read_header(peer, turn, *message.header.tolist())
             if up is None:
-                table[:, self._halo.receives[peer]] = message.rows
+                table[:, self.halo.receives[peer]] = message.rows
             else:
-                table[:, self._halo.receives[peer]][message.travelling] = message.rows
+                table[:, self.halo.receives[peer]][message.travelling] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
         return table
@@ -244,8 +244,8 @@ class Neighbourhood:
             yield
         except LostError as error:
             here, there = self.agents.start, self.parts[error.peer].start
-            if error.peer in self._halo.receives:
-                there = int(self._halo.columns[self._halo.receives[error.peer]][0])
+            if error.peer in self.halo.receives:
+                there = int(self.halo.columns[self.halo.receives[error.peer]][0])
                 here = next(i for i in self.agents if self._network.W[i, there])
             # A sum involves everybody: if it fails and nobody knows why, the transport names this process itself.
             lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
