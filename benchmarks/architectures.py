@@ -47,16 +47,18 @@ def measure(name: str, trials: int) -> tuple[float, bool]:
     """The ratio of times, and whether the gradients are equal up to rounding."""
     problem = architectures.problem(name, AGENTS, rows=600, batch_size=BATCH, dtype=torch.float32, initial="each")
     x, sample = problem.start(0, trials), Samples(problem, 0, trials, range(AGENTS))(0)
-    modules = [copy.deepcopy(problem.module(row)) for row in x.flatten(0, 1)]
+    r = problem.first_buffers(trials) if problem.running else None
+    statistics = None if r is None else r[0, 0]
+    modules = [copy.deepcopy(problem.module(row, buffers=statistics)) for row in x.flatten(0, 1)]
     rows = sample[..., :BATCH].flatten(0, 1)
     plain = partial(one_by_one, problem, modules, rows)
-    times = best({"ours": lambda: problem.grad(x, sample), "plain": plain}, repeats=10 + 40 // trials)
+    times = best({"ours": lambda: problem.grad(x, sample, r), "plain": plain}, repeats=10 + 40 // trials)
     expected, random = plain(), problem.words > BATCH
     if random:  # the masks of each agent are named
         for module, seed in zip(modules, sample[..., -1].flatten().tolist(), strict=True):
             torch.manual_seed(seed % 2**32)
             expected[modules.index(module)] = one_by_one(problem, [module], rows[[modules.index(module)]])[0]
-    close = torch.allclose(problem.grad(x, sample).flatten(0, 1), torch.stack(expected), rtol=1e-3, atol=1e-5)
+    close = torch.allclose(problem.grad(x, sample, r).flatten(0, 1), torch.stack(expected), rtol=1e-3, atol=1e-5)
     return times["ours"] / times["plain"], close
 
 

@@ -40,12 +40,12 @@ class Encoder(nn.Module):
 
 
 class Residual(nn.Module):
-    """A block of a ResNet, with GroupNorm."""
+    """A block of a ResNet, with the given normalisation."""
 
-    def __init__(self) -> None:
+    def __init__(self, norm: Callable[[], nn.Module]) -> None:
         super().__init__()
         self.stem, self.first, self.second = nn.Conv2d(2, 4, 1), *(nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
-        self.norms, self.out = nn.ModuleList(nn.GroupNorm(2, 4) for _ in range(2)), nn.Linear(4, CLASSES)
+        self.norms, self.out = nn.ModuleList(norm() for _ in range(2)), nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.stem(x)
@@ -114,6 +114,7 @@ class Architecture(NamedTuple):
     inputs: str
     path: str
     loss: Callable[..., Tensor] = cross_entropy
+    buffers: str | None = None
 
 
 ALL = {
@@ -125,11 +126,22 @@ ALL = {
         "images", "chain",
     ),
     "frozen layers": Architecture(frozen_chain, "numbers", "chain"),
-    "ResNet block, GroupNorm": Architecture(Residual, "images", "vmap"),
+    "ResNet block, GroupNorm": Architecture(lambda: Residual(lambda: nn.GroupNorm(2, 4)), "images", "vmap"),
+    "ResNet block, BatchNorm": Architecture(
+        lambda: Residual(lambda: nn.BatchNorm2d(4)), "images", "vmap", buffers="average"
+    ),
+    "perceptron, BatchNorm": Architecture(
+        lambda: nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES)),
+        "numbers", "vmap", buffers="average",
+    ),
     "transformer, embedding, positions": Architecture(lambda: Encoder(0.0), "words", "vmap"),
     "tied weights": Architecture(Tied, "words", "vmap"),
     "two outputs, a loss of one's own": Architecture(TwoHeads, "numbers", "vmap", two_losses),
     "BatchNorm with kept statistics": Architecture(kept_statistics, "numbers", "vmap"),
+    "BatchNorm and dropout": Architecture(
+        lambda: nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, CLASSES)),
+        "numbers", "loop", buffers="local",
+    ),
     "RNN": Architecture(lambda: Recurrent(nn.RNN), "series", "loop"),
     "GRU": Architecture(lambda: Recurrent(nn.GRU), "series", "loop"),
     "LSTM": Architecture(lambda: Recurrent(nn.LSTM), "series", "loop"),
@@ -156,5 +168,5 @@ def problem(name: str, agents: int = 3, rows: int = 48, **settings: object) -> S
     y = torch.randint(CLASSES, (rows,), generator=random)
     few = rows // 3
     examples = data.from_tensors(x[few:], y[few:], x[:few], y[:few])
-    settings = {"batch_size": 4, "loss": made.loss, "dtype": torch.float64, "path": made.path} | settings
-    return Supervised(made.model, examples, agents, **settings)  # type: ignore[arg-type]
+    own = {"batch_size": 4, "loss": made.loss, "dtype": torch.float64, "path": made.path, "buffers": made.buffers}
+    return Supervised(made.model, examples, agents, **own | settings)  # type: ignore[arg-type]

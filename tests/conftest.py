@@ -14,7 +14,7 @@ LONG = (
     "doctor", "docs", "site", "browser", "compiled", "convergence", "experiments", "comparison", "tuning", "testing",
     "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",
     "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "architectures",
-    "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
+    "reference", "estimators", "halving", "conditions", "changing_networks", "own_code", "running_statistics",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""

@@ -18,13 +18,16 @@ MAY_IMPORT = {
     "memory_budget": set(),
     "caller_warnings": set(),
     "modules": {"checks", "contracts"},
+    "running_statistics": {"checks"},
     "networks": {"caller_warnings", "checks", "memory_budget"},
     "contracts": {"schedules"},
     "samples": {"checks", "contracts"},
     "data": {"checks", "memory_budget", "samples"},
     "regularizers": {"checks", "contracts", "modules", "schedules"},
     "mixing": {"checks", "contracts"},
-    "problems": {"caller_warnings", "checks", "contracts", "data", "memory_budget", "modules", "samples"},
+    "problems": {
+        "caller_warnings", "checks", "contracts", "data", "memory_budget", "modules", "running_statistics", "samples",
+    },
     "algorithms": {"checks", "contracts", "schedules"},
     "conditions": {"checks", "contracts", "samples"},
     "compressors": {"checks", "contracts"},
@@ -37,8 +40,8 @@ MAY_IMPORT = {
     },
     "tensorboard": {"runs"},
     "optim": {
-        "algorithms", "checks", "contracts", "descriptions", "engines", "mixing", "networks", "regularizers", "runs",
-        "schedules",
+        "algorithms", "checks", "contracts", "descriptions", "engines", "mixing", "networks", "regularizers",
+        "running_statistics", "runs", "schedules",
     },
     # Plans are shown in tables and files as runs are; of runs, reports read the records only (see below).
     "reports": {"disk", "networks", "plans", "runs"},

@@ -21,7 +21,7 @@ from tests import architectures
 from tests.setups import in_threads
 
 DOC = Path(__file__).parents[1] / "docs" / "own-model.md"
-RANDOM = ["dropout layers", "functional dropout", "transformer with dropout"]
+RANDOM = ["BatchNorm and dropout", "dropout layers", "functional dropout", "transformer with dropout"]
 close = torch.testing.assert_close
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -41,6 +41,11 @@ def plain(p, row, seed=None):
     return module
 
 
+def first_statistics(p, trials=2):
+    """The running statistics that the networks begin with, if they have any."""
+    return p.first_buffers(trials) if p.running else None
+
+
 def gradient(module, losses):
     module.zero_grad()
     losses.mean().backward()
@@ -56,7 +61,7 @@ def test_gradients_are_those_of_each_network_alone(name):
     p = architectures.problem(name, initial="each")
     x, sample = p.start(0, 2), Samples(p, 0, 2, range(3))(5)
     before = torch.get_rng_state()
-    got = p.grad(x, sample)
+    got = p.grad(x, sample, first_statistics(p))
     assert torch.equal(torch.get_rng_state(), before), "the global generator is left alone"
     for trial, agent in itertools.product(range(2), range(3)):
         rows, words = sample[trial, agent, :4], sample[trial, agent, 4:]
@@ -73,15 +78,17 @@ def test_gradients_are_those_of_each_network_alone(name):
 def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
     p = architectures.problem(name, initial="each")
     monkeypatch.setattr("proxdasa.problems.chunks.CHUNK", 10 * p._training.fit.width)  # several chunks
-    x = p.start(0, 2)
-    found, scores = p.evaluate(x), p.scores(x[:, 0])
+    x, r = p.start(0, 2), first_statistics(p)
+    one = None if r is None else r[:, :1]
+    own = None if r is None else r[:, 0]
+    found, scores = p.evaluate(x, r), p.scores(x[:, 0], own)
     for trial, agent in itertools.product(range(2), range(3)):
         module, rows = plain(p, x[trial, agent]).eval(), p.parts[agent]
         losses = p.loss(module(real(p.data.x[rows])), p.data.y[rows])
         close(found.loss[trial, agent], losses.mean().detach(), **TIGHT)
         close(found.grad[trial, agent], gradient(module, losses), **TIGHT)
-    shared = p.evaluate(x[:, :1])
-    close(shared.grad[:, 0], p.evaluate(x[:, :1].expand(-1, 3, -1)).grad.mean(1), **TIGHT)
+    shared = p.evaluate(x[:, :1], one)
+    close(shared.grad[:, 0], p.evaluate(x[:, :1].expand(-1, 3, -1), r).grad.mean(1), **TIGHT)
     for trial in range(2):
         module = plain(p, x[trial, 0]).eval()
         with torch.no_grad():
@@ -89,7 +96,7 @@ def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
         close(scores["test_loss"][trial], p.loss(outputs, p.data.test_y).mean(), **TIGHT)
         assert ("accuracy" in scores) == isinstance(outputs, torch.Tensor)
         if isinstance(outputs, torch.Tensor):
-            close(p.outputs(x[:, 0], p.data.test_x)[trial], outputs, **TIGHT)
+            close(p.outputs(x[:, 0], p.data.test_x, own)[trial], outputs, **TIGHT)
             close(scores["accuracy"][trial], (outputs.argmax(-1) == p.data.test_y).double().mean())
         else:
             with pytest.raises(ValueError, match=r"does not return a tensor.* call problem.module\(x\)"):
@@ -100,13 +107,15 @@ def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
 def test_a_vector_becomes_a_module_and_a_vector_again(name):
     p = architectures.problem(name, initial="each")
     x = p.start(0, 1)[0, 0]
-    made, expected = p.module(x), plain(p, x)
+    r = first_statistics(p)
+    made, expected = p.module(x, buffers=None if r is None else r[0, 0]), plain(p, x)
     assert type(made) is type(expected)
     assert made.state_dict().keys() == expected.state_dict().keys()
     for key, values in expected.state_dict().items():
         assert torch.equal(made.state_dict()[key], values), key
         assert made.state_dict()[key].dtype == values.dtype, key
-    assert torch.equal(Supervised(made, p.data, 3, loss=p.loss, path=p.path).start(0, 1), x)
+    again = Supervised(made, p.data, 3, 4, loss=p.loss, path=p.path, buffers=p.buffers)
+    assert torch.equal(again.start(0, 1), x)
     assert [each.training for each in made.modules()] == [each.training for each in expected.modules()]
     assert len({each.untyped_storage().data_ptr() for each in made.parameters()}) == len(list(made.parameters()))
 
@@ -122,11 +131,15 @@ def test_the_path_is_chosen_and_a_loop_announced_once(name, recwarn):
         assert re.search(r"cannot be stacked \(.+\), so .* trials × agents. Give path=.loop", str(recwarn[0].message))
 
 
-@pytest.mark.parametrize("name", ["perceptron", "ResNet block, GroupNorm", "two outputs, a loss of one's own"])
+@pytest.mark.parametrize(
+    "name",
+    ["perceptron", "ResNet block, GroupNorm", "ResNet block, BatchNorm", "two outputs, a loss of one's own"],
+)
 def test_a_loop_computes_what_the_faster_paths_do(name):
     fast, slow = architectures.problem(name), architectures.problem(name, path="loop")
     x, sample = fast.start(0, 1).expand(2, 3, -1), Samples(fast, 0, 2, range(3))(0)
-    close(slow.grad(x, sample), fast.grad(x, sample), **TIGHT)
+    r = first_statistics(fast)
+    close(slow.grad(x, sample, r), fast.grad(x, sample, r), **TIGHT)
 
 
 def test_paths_that_are_not_possible_are_refused():
@@ -191,17 +204,18 @@ def test_parameters_that_fit_into_no_vector_are_refused():
             small(model, x)
 
 
-def test_a_path_that_computes_something_else_is_not_taken(monkeypatch):
-    """As if vmap forgot a part of the gradient."""
+@pytest.mark.parametrize(("what", "words"), [("grads", "gradients"), ("statistics", "running statistics")])
+def test_a_path_that_computes_something_else_is_not_taken(what, words, monkeypatch):
+    """As if vmap forgot a part of the gradient, or of the statistics."""
     right = copies.Copies.losses_and_grads
 
     def wrong(self, *arguments):
-        losses, grads = right(self, *arguments)
-        return losses, grads * (1 if self.path == "loop" else 0.9)
+        found = right(self, *arguments)
+        return found if self.path == "loop" else found._replace(**{what: 0.9 * getattr(found, what)})
 
     monkeypatch.setattr(copies.Copies, "losses_and_grads", wrong)
-    with pytest.warns(LoopWarning, match="its gradients are others under torch.func.vmap"):
-        assert small(lambda: nn.Sequential(nn.LayerNorm(7), nn.Linear(7, 3))).path == "loop"
+    with pytest.warns(LoopWarning, match=f"its {words} are others under torch.func.vmap"):
+        assert small(lambda: nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 3)), buffers="local").path == "loop"
 
 
 # ---------------------------------------------------------------------------------------- dropout
@@ -217,16 +231,18 @@ def test_masks_belong_to_the_sample(name):
     p = architectures.problem(name)
     assert p.words == 5
     x, samples = p.start(0, 1).expand(2, 3, -1).clone(), Samples(p, 0, 2, range(3))
-    first = p.grad(x, samples(0))
+    r = first_statistics(p)
+    first = p.grad(x, samples(0), r)
     torch.rand(7)
-    assert torch.equal(p.grad(x, samples(0)), first), "the same ξ has the same masks"
+    assert torch.equal(p.grad(x, samples(0), r), first), "the same ξ has the same masks"
     masked = samples(0).clone()
     masked[..., -1] = samples(1)[..., -1]
-    assert not torch.allclose(p.grad(x, masked), first), "the same examples under other masks"
+    assert not torch.allclose(p.grad(x, masked, r), first), "the same examples under other masks"
     part = p.restrict(range(1, 2))
     assert torch.equal(part.sample(torch.zeros(1, 1, 5, dtype=torch.int32))[..., -1:], torch.zeros(1, 1, 1).long())
     mine = Samples(part, 0, 2, range(1, 2))(0)
-    assert torch.equal(part.grad(x[:, 1:2], mine), first[:, 1:2]), "wherever the agent lives"
+    own = None if r is None else r[:, 1:2]
+    assert torch.equal(part.grad(x[:, 1:2], mine, own), first[:, 1:2]), "wherever the agent lives"
 
 
 def test_masks_average_to_the_network_without_them():

@@ -70,10 +70,18 @@ class View:
         """The loss F(x̄) ``[trials, 1, 1]`` and gradient ∇F(x̄) ``[trials, 1, d]``."""
         return self.whole(self.x_mean)
 
-    def whole(self, point: Tensor) -> Evaluation:
-        """F and ∇F of the whole network at one point ``[trials, 1, d]``."""
-        local = self.engine.evaluate(point)
+    def whole(self, point: Tensor, buffers: Tensor | None = None) -> Evaluation:
+        """F and ∇F of the whole network at one point ``[trials, 1, d]``.
+
+        Running statistics, if the problem has any, are r̄ unless others ``[trials, 1, s]`` are given.
+        """
+        local = self.engine.evaluate(point, buffers)
         return Evaluation(self.engine.mean(local.loss.unsqueeze(-1)), self.engine.mean(local.grad))
+
+    def gather(self) -> tuple[Tensor, Tensor | None]:
+        """The iterates of all agents ``[trials, n, d]``, and their running statistics if the problem has any."""
+        r = self.engine.buffers
+        return self.engine.gather(self.x), None if r is None else self.engine.gather(r)
 
     def mapping(self, x: Tensor, z: Tensor, gamma: Number, regularizer: Regularizer | None = None) -> Tensor:
         """The proximal gradient mapping G(x, z, γ) = (x − prox_γ(x − γ z)) / γ, of the run's Ψ or another one."""
@@ -151,8 +159,8 @@ def _certificate(view: View) -> Tensor:
 
 
 def _lowest_accuracy(view: View) -> Tensor:
-    agents = view.engine.gather(view.x)
-    scores = view.engine.scores(agents.flatten(0, 1))
+    agents, r = view.gather()
+    scores = view.engine.scores(agents.flatten(0, 1), None if r is None else r.flatten(0, 1))
     if "accuracy" not in scores:
         raise ValueError("lowest_accuracy needs a problem with test examples and classes")
     return scores["accuracy"].view(agents.shape[:2]).amin(1)
@@ -224,11 +232,11 @@ def per_agent(lipschitz: float) -> Metric:
     """
 
     def of(view: View) -> Tensor:
-        points = view.engine.gather(view.x)
-        mappings = [
-            _squared_norm(view.mapping(point, view.whole(point).grad, view.gamma))
-            for point in torch.split(points, 1, dim=-2)
-        ]
+        points, r = view.gather()
+        mappings = []
+        for agent, point in enumerate(torch.split(points, 1, dim=-2)):
+            own = None if r is None else r[:, agent : agent + 1]
+            mappings.append(_squared_norm(view.mapping(point, view.whole(point, own).grad, view.gamma)))
         total = sum(mappings[1:], start=mappings[0])
         return total / len(mappings) + lipschitz**2 * _consensus(view)
 

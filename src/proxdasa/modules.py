@@ -103,6 +103,19 @@ def check_constants(model: Model, module: nn.Module) -> None:
         )
 
 
+def describe_model(model: Model, module: nn.Module, cast: Callable[[Tensor], Tensor]) -> object:
+    """A model by name, with the SHA-256 of a given network's values, or of the constants that a function makes.
+
+    Constants are those of the run, cast to its type.
+    """
+    given = isinstance(model, nn.Module)
+    own = {name: cast(each) for name, each in constants(module).items()}
+    values = {**dict(module.named_parameters()), **dict(module.named_buffers())} if given else own
+    if not values:
+        return model
+    return {"name": repr(model) if given else model, "parameters" if given else "frozen": digest(values)}
+
+
 def digest(values: Mapping[str, Tensor]) -> str:
     """The SHA-256 of tensors and their names."""
     total = hashlib.sha256()

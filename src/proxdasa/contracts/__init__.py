@@ -9,7 +9,17 @@ why it is written once and runs on every engine.
 from proxdasa.contracts.compression import Compression, Compressor, Part
 from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
 from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
-from proxdasa.contracts.parts import Evaluation, Mixing, Network, Peers, Problem, Regularizer, Solved
+from proxdasa.contracts.parts import (
+    Evaluation,
+    Mixing,
+    Network,
+    Peers,
+    Problem,
+    Regularizer,
+    Running,
+    Solved,
+    running_of,
+)
 
 __all__ = [
     "Agents",
@@ -30,8 +40,10 @@ __all__ = [
     "Peers",
     "Problem",
     "Regularizer",
+    "Running",
     "Solved",
     "Step",
     "Tracking",
+    "running_of",
     "unpack",
 ]

@@ -84,11 +84,18 @@ class Observer(Protocol):
     def gather(self, x: Tensor) -> Tensor:
         """The rows of all agents, ``[trials, n, d]``, in every process."""
 
-    def evaluate(self, x: Tensor) -> Evaluation:
-        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``."""
+    def evaluate(self, x: Tensor, buffers: Tensor | None = None) -> Evaluation:
+        """Exact F_i and ∇F_i at the rows of x, or at one shared row ``[trials, 1, d]``.
 
-    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
-        """The problem's own measures at points ``[trials, d]``."""
+        If the problem has running statistics, they are r̄, the mean over the agents, unless others are given.
+        """
+
+    def scores(self, x: Tensor, buffers: Tensor | None = None) -> Mapping[str, Tensor]:
+        """The problem's own measures at points ``[trials, d]``, with r̄ or other statistics ``[trials, s]``."""
+
+    @property
+    def buffers(self) -> Tensor | None:
+        """The running statistics of the agents here ``[trials, agents here, s]``, if the problem has any."""
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""

@@ -60,6 +60,10 @@ class Solved(Protocol):
     def solution(self) -> Tensor:
         """The solution of each trial ``[trials, d]``; NaN for trials that diverged."""
 
+    @property
+    def buffers(self) -> Tensor | None:
+        """The running statistics of all agents ``[trials, n, s]``, if the network has any."""
+
 
 class Problem(Protocol):
     """The smooth part: n local losses F_i, seen by the algorithms through one-sample gradients.
@@ -141,6 +145,38 @@ class Problem(Protocol):
 
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
         """Measures of its own at points x ``[trials, d]``, such as test accuracy, each ``[trials]``; may be empty."""
+
+
+class Running(Protocol):
+    """A problem whose networks have running statistics: rows r ``[trials, n, s]`` that belong to the rows of x.
+
+    A problem may have an attribute ``running``, which is None or has these verbs. An engine keeps r beside x.
+    """
+
+    @property
+    def mixed_buffers(self) -> int:
+        """How many of the statistics are mixed with the neighbours', the first ones; 0 if each agent keeps its own."""
+
+    def first_buffers(self, trials: int) -> Tensor:
+        """r before the first sample."""
+
+    def combine_buffers(self, rows: Tensor) -> Tensor:
+        """The statistics r̄ ``[trials, 1, s]`` that belong to x̄, from those of all agents."""
+
+    def grad_and_buffers(self, x: Tensor, buffers: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """∇G_i(x_i, ξ_i) as `Problem.grad` gives it, and r after this sample."""
+
+    def evaluate(self, x: Tensor, buffers: Tensor) -> Evaluation:
+        """F_i and ∇F_i as `Problem.evaluate` gives them, at rows of x with these rows of r."""
+
+    def scores(self, x: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
+        """The scores of points ``[trials, d]`` with statistics ``[trials, s]``."""
+
+
+def running_of(problem: Problem) -> Running | None:
+    """The problem's running statistics, if it has any."""
+    found: Running | None = getattr(problem, "running", None)
+    return found
 
 
 class Peers(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,23 @@ from torch import Tensor
 
 from proxdasa.compressors import packing
 from proxdasa.conditions import Condition, Weather
-from proxdasa.contracts import Compression, Evaluation, Mixing, Network, Problem, Regularizer
+from proxdasa.contracts import (
+    Compression,
+    Evaluation,
+    Mixing,
+    Network,
+    Problem,
+    Regularizer,
+    Running,
+    running_of,
+    unpack,
+)
 from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
+
+BUFFERS = "buffers"
+"""The name of the running statistics among the extra rows."""
 
 
 class Task(NamedTuple):
@@ -48,7 +62,7 @@ class Cell(NamedTuple):
         return Cell(rows, problem, samples, samples)
 
 
-class LocalAgents:
+class LocalAgents(ABC):
     """The agents of one process, all or some. The engines add how they reach each other.
 
     Agents are computed in one batch or, in exact mode, one by one: sums then have the same terms in the same order
@@ -58,8 +72,10 @@ class LocalAgents:
     def __init__(self, task: Task, agents: range, exact: bool = False) -> None:
         self.n, self.agents, self._exact = task.network.n, agents, exact
         self._rounds = task.mixing.rounds_for(task.network.rho)
+        self.extra_rows: dict[str, Tensor] = {}
         self._assign(task)
         self._rests = False  # whether this iteration sends nothing
+        self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
         self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
         compression = getattr(task.mixing, "compression", None)
@@ -70,13 +86,15 @@ class LocalAgents:
         self._vector_bytes = _vector_bytes(compression, task.problem)
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
         self._last_named: dict[int, int] = {}
-        self.extra_rows: dict[str, Tensor] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
         spent = ("samples", "gradients", "full_gradients", "rounds", "vectors", "bytes")
         self._counts: dict[str, float] = dict.fromkeys(spent, 0)
 
     def _assign(self, task: Task) -> None:
         self._task, self._cells = task, _cells(task, self.agents, self._exact)
+        self._running = running_of(task.problem)
+        if self._running:
+            self.extra_rows[BUFFERS] = self._running.first_buffers(task.trials)
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents."""
@@ -85,14 +103,17 @@ class LocalAgents:
         if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
             self._last_named[sample] = k
             self._counts["samples"] += share
-        return self._each(lambda cell, rows: cell.problem.grad(rows, cell.draw(k, sample)), x)
+        if self._running is None:
+            return self._each(lambda cell, rows: cell.problem.grad(rows, cell.draw(k, sample)), x)
+        return self._grad_and_update(x, k, sample)
 
     def full_grad(self, x: Tensor) -> Tensor:
         """∇F_i at each row."""
         if math.isinf(self._task.problem.epoch):
             raise ValueError(
                 f"{type(self._task.problem).__name__} has no end of samples (its data stream, or its network has "
-                "dropout), so an agent has no full gradient; choose a method that uses sample gradients only"
+                "dropout or running statistics), so an agent has no full gradient; choose a method that uses sample "
+                "gradients only"
             )
         self._counts["full_gradients"] += self._active_share()
         return self._each(lambda cell, rows: cell.problem.evaluate(rows).grad, x)
@@ -106,19 +127,48 @@ class LocalAgents:
 
         return self._each(step, x)
 
+    def mix(self, *tensors: Tensor) -> Any:
+        """The mixing polynomial applied to each tensor; with the first of an iteration, running statistics travel."""
+        if self._rests:
+            return unpack(tensors)
+        if not self._mixing_due:
+            return unpack(self._mix(tensors))
+        self._mixing_due = False
+        return unpack(self._mix_with_statistics(tensors))
+
+    @abstractmethod
+    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The mixing polynomial applied to each tensor, all of the same shape."""
+
+    @abstractmethod
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of all agents."""
+
     @cached_property
     def degrees(self) -> Tensor:
         """The number of neighbours of each agent here, ``[agents here, 1]``."""
         here = np.asarray(self._task.network.degrees)[self.agents.start : self.agents.stop]
         return torch.from_numpy(here).to(self._task.problem.dtype).unsqueeze(-1)
 
-    def evaluate(self, x: Tensor) -> Evaluation:
+    def evaluate(self, x: Tensor, buffers: Tensor | None = None) -> Evaluation:
         """Exact losses and gradients."""
-        return self._task.problem.evaluate(x)
+        if self._running is None:
+            return self._task.problem.evaluate(x)
+        if buffers is None:
+            shared = x.shape[-2] == 1
+            buffers = self._mean_buffers(self._running) if shared else self.extra_rows[BUFFERS]
+        return self._running.evaluate(x, buffers)
 
-    def scores(self, x: Tensor) -> Mapping[str, Tensor]:
+    def scores(self, x: Tensor, buffers: Tensor | None = None) -> Mapping[str, Tensor]:
         """The problem's own measures."""
-        return self._task.problem.scores(x)
+        if self._running is None:
+            return self._task.problem.scores(x)
+        return self._running.scores(x, self._mean_buffers(self._running)[:, 0] if buffers is None else buffers)
+
+    @property
+    def buffers(self) -> Tensor | None:
+        """The running statistics of the agents here ``[trials, agents here, s]``, if the problem has any."""
+        return self.extra_rows.get(BUFFERS)
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""
@@ -129,6 +179,8 @@ class LocalAgents:
         self._rests = getattr(self._task.mixing, "rests", _never)(k)
         if self._compressed:
             self._compressed.enter()
+        self._updates_due = self._running is not None
+        self._mixing_due = self._running is not None and self._running.mixed_buffers > 0
         if self._weather is None:
             return None
         self._weather.enter(k)
@@ -156,9 +208,45 @@ class LocalAgents:
         self._counts["bytes"] = round(counts["bytes"] * self.n * self._task.trials)
         # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
-        self._rests = False  # no iteration has begun; a method may mix in its init
         if self._compressed:
             self._compressed.leave()
+        self._rests = self._updates_due = self._mixing_due = False  # no iteration has begun; a method may mix in init
+
+    def _grad_and_update(self, x: Tensor, k: int, sample: int) -> Tensor:
+        """Sample gradients, the first of which in an iteration updates the running statistics.
+
+        Statistics stand behind the parameters in the rows of this, so that cells act on both.
+        """
+        held, width = self.extra_rows[BUFFERS], x.shape[-1]
+
+        def act(cell: Cell, rows: Tensor) -> Tensor:
+            running = running_of(cell.problem)
+            assert running is not None
+            return torch.cat(
+                running.grad_and_buffers(rows[..., :width], rows[..., width:], cell.draw(k, sample)), dim=-1
+            )
+
+        both = self._each(act, torch.cat([x, held], dim=-1))
+        if self._updates_due:
+            self._updates_due = False
+            self.extra_rows[BUFFERS] = both[..., width:].clone()
+        return both[..., :width].contiguous()
+
+    def _mix_with_statistics(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Mix tensors, each with a share of the running statistics behind it: as many messages, a little longer."""
+        assert self._running is not None
+        held, mixed, width = self.extra_rows[BUFFERS], self._running.mixed_buffers, tensors[0].shape[-1]
+        share = -(-mixed // len(tensors))
+        padded = torch.nn.functional.pad(held[..., :mixed], (0, share * len(tensors) - mixed))
+        pairs = zip(tensors, torch.split(padded, share, dim=-1), strict=True)
+        longer = self._mix(tuple(torch.cat(pair, dim=-1) for pair in pairs))
+        averages = torch.cat([each[..., width:] for each in longer], dim=-1)[..., :mixed]
+        self.extra_rows[BUFFERS] = torch.cat([averages, held[..., mixed:]], dim=-1)
+        return tuple(each[..., :width].contiguous() for each in longer)
+
+    def _mean_buffers(self, running: Running) -> Tensor:
+        """r̄ ``[trials, 1, s]``, computed from the rows of all agents: the same bits wherever they live."""
+        return running.combine_buffers(self.gather(self.extra_rows[BUFFERS]))
 
     def _active_share(self) -> float:
         """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Step, unpack
+from proxdasa.contracts import Step
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.launch import signals
 from proxdasa.engines.messages.halo import blocks
@@ -41,14 +41,12 @@ class Processes(LocalAgents):
         self.broadcast, self.total = self._neighbourhood.broadcast, self._neighbourhood.sum
         self.ask_to_stop = self._neighbourhood.ask_to_stop
 
-    def mix(self, *tensors: Tensor) -> Any:
+    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor, by messages."""
-        if self._rests:
-            return unpack(tensors)
         first = self._count_messages(self._rounds, len(tensors))
         if self._compressed:
-            return unpack(self._compressed.mix(tensors, self.extra_rows, first))
-        return unpack(self._neighbourhood.mix(tensors, first))
+            return self._compressed.mix(tensors, self.extra_rows, first)
+        return self._neighbourhood.mix(tensors, first)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""

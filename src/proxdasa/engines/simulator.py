@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Step, unpack
+from proxdasa.contracts import Step
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.compiled import compile_step
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
@@ -43,21 +43,19 @@ class Simulator(LocalAgents):
                 for matrix, rounds in ((task.network.W, task.network.rounds), (adjacency(task.network.W), ()))
             )
 
-    def mix(self, *tensors: Tensor) -> Any:
+    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor."""
-        if self._rests:
-            return unpack(tensors)
         # Rounds are numbered by their count so far, which checkpoints keep: a resumed run meets the same events.
         first, weather = self._count_messages(self._rounds, len(tensors)), self._weather
         if self._compressed:
-            return unpack(self._compressed.mix(tensors, self.extra_rows, first))
+            return self._compressed.mix(tensors, self.extra_rows, first)
         if weather is None:
-            return unpack(tuple(self._product(x) for x in tensors))
+            return tuple(self._product(x) for x in tensors)
         # All tensors travel in the same messages, so they meet the same events: mix them side by side.
         together, rounds = torch.cat(tensors, dim=-1), itertools.count(first)
         mixing, rho = self._task.mixing, self._task.network.rho
         mixed = mixing(lambda x: self._varying.in_weather(x, weather, next(rounds)), together, rho)
-        return unpack(torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1))
+        return torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""

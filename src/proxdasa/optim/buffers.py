@@ -4,29 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from proxdasa.checks import invalid
-
-Policy = Literal["average", "local"]
-"""What `averaged` makes of running statistics."""
+from proxdasa.running_statistics import POLICIES, Policy, changed_buffers, check_policy, copy_buffers, is_counter
 
 
 class Buffers:
     """The buffers of an agent's model, and what is to become of those that its forward passes change."""
 
     def __init__(self, module: nn.Module | None, policy: Policy | None, params: Iterable[Tensor]) -> None:
-        if policy is not None and policy not in get_args(Policy):
-            raise invalid("buffers", '"average" or "local"', policy)
+        check_policy(policy)
         if policy is not None and module is None:
             raise ValueError(f'buffers="{policy}" needs the model whose buffers they are: module=model')
         if module is not None and not {id(each) for each in params} <= {id(each) for each in module.parameters()}:
             raise ValueError(f"module: {type(module).__name__} does not have all the parameters that are to be trained")
         self.policy, self._module = policy, module
-        self._first = {name: values.clone() for name, values in self._named().items()}
+        self._first = copy_buffers(module) if module is not None else {}
 
     def claims(self) -> str:
         """What all agents must have in common."""
@@ -34,15 +29,13 @@ class Buffers:
 
     def check(self) -> None:
         """Raise if there are running statistics and nobody has said what is to become of them."""
-        if self.policy is not None:
+        if self.policy is not None or self._module is None:
             return
-        for name, values in self._named().items():
-            if not torch.equal(values, self._first[name]):
-                raise ValueError(
-                    f"the forward pass changes the model's buffer {name}, a running statistic of this agent's data; "
-                    'choose what averaged() makes of it: buffers="average" is the mean over the agents (of counters '
-                    'the maximum), buffers="local" leaves each agent its own; GroupNorm and LayerNorm need neither'
-                )
+        for name in changed_buffers(self._module, self._first):
+            raise ValueError(
+                f"the forward pass changes the model's buffer {name}, a running statistic of this agent's data; choose "
+                f"what averaged() makes of such: {POLICIES}; GroupNorm and LayerNorm need neither"
+            )
 
     @contextmanager
     def averaged(self, agent: int, agents: int, total: Callable[[Tensor], Tensor]) -> Iterator[None]:
@@ -50,7 +43,7 @@ class Buffers:
         held = self._named() if self.policy == "average" else {}
         own = {name: values.clone() for name, values in held.items()}
         real = [values for values in held.values() if values.is_floating_point() or values.is_complex()]
-        whole = [values for values in held.values() if _counts(values)]
+        whole = [values for values in held.values() if is_counter(values)]
         if real:
             # In float64 the mean of equal numbers of float32 is that number: constants stay as they are.
             means = total(torch.cat([_numbers(values) for values in real])) / agents
@@ -72,11 +65,6 @@ class Buffers:
 
     def _named(self) -> dict[str, Tensor]:
         return {} if self._module is None else dict(self._module.named_buffers())
-
-
-def _counts(values: Tensor) -> bool:
-    """Whether a buffer holds whole numbers, such as a count of batches; masks are no numbers."""
-    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
 def _numbers(values: Tensor) -> Tensor:

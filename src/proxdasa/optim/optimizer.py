@@ -20,11 +20,12 @@ from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.optim.arguments import bind_alpha, check_mixing, check_network, find_processes, join_regularizers
-from proxdasa.optim.buffers import Buffers, Policy
+from proxdasa.optim.buffers import Buffers
 from proxdasa.optim.local_agent import LocalAgent
 from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import weights_within
+from proxdasa.running_statistics import Policy
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.schedules import Alpha, Number
 

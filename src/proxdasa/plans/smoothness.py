@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from proxdasa import memory_budget
-from proxdasa.contracts import Problem
+from proxdasa.contracts import Problem, running_of
 
 STEP = 1e-4
 """How far apart the two points of a difference are, relative to the norm of x or 1."""
@@ -37,10 +38,16 @@ def estimate_lipschitz(problem: Problem, steps: int = STEPS, seed: int = 0) -> f
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(x.shape, dtype=x.dtype, generator=generator)
     h = STEP * x.norm(dim=-1, keepdim=True).clamp(min=1.0)
-    here, largest = problem.evaluate(x).grad, 0.0
+    running = running_of(problem)
+    at = running.first_buffers(1) if running else None
+
+    def gradient(x: Tensor) -> Tensor:
+        return running.evaluate(x, at).grad if running and at is not None else problem.evaluate(x).grad
+
+    here, largest = gradient(x), 0.0
     for _ in range(steps):
         v = torch.nn.functional.normalize(v, dim=-1)
-        v = (problem.evaluate(x + h * v).grad - here) / h
+        v = (gradient(x + h * v) - here) / h
         largest = max(largest, float(v.norm(dim=-1).max()))
     if not 0 < largest < float("inf"):
         raise ValueError(f"L cannot be estimated: gradients near the starting point differ by {largest:g} times h")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,10 @@ from proxdasa.modules import torch_generator
 from proxdasa.problems.fitting import ROUNDING, Fit
 from proxdasa.problems.losses import Loss
 from proxdasa.problems.stacked import Forward, batch, chain_forward, is_chain, vmap_forward
+from proxdasa.running_statistics import RunningStatistics
 
+Values = Mapping[str, Tensor]
+"""Parameters or buffers of all copies, or of one, by name."""
 Path = Literal["chain", "vmap", "loop"]
 """How the gradients of copies are computed."""
 
@@ -59,21 +62,42 @@ class LoopWarning(UserWarning):
     """
 
 
+class Pass(NamedTuple):
+    """What a forward and a backward pass of all copies give."""
+
+    losses: Tensor
+    """``[rows]``"""
+    grads: Tensor
+    """``[rows, d]``"""
+    statistics: Tensor | None
+    """The running statistics after it, ``[rows, s]``."""
+
+
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """Stacked copies of a module: row r of x ``[rows, d]`` is the vector of copy r's trained parameters."""
+    """Stacked copies of a module: a row of x ``[rows, d]`` is the vector of a copy's trained parameters.
+
+    If the module has running statistics, a row of r ``[rows, s]`` is those of the copy.
+    """
 
     module: nn.Module
     loss: Loss
     path: Path
     fit: Fit
+    running: RunningStatistics | None = None
 
     def __post_init__(self) -> None:
         _ = self._forward, self._shapes  # now, because torch.compile would stop where they are made
 
     def losses_and_grads(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int, seeds: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weight: Tensor | int,
+        seeds: Tensor | None = None,
+        r: Tensor | None = None,
+    ) -> Pass:
         """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
 
         Weights are ``[batch]``, the same for all rows, or ``[rows, batch]``.
@@ -82,50 +106,67 @@ class Copies:
         compute = self._losses_and_grads
         if self.path == "loop" and torch.compiler.is_compiling():
             compute = torch.compiler.disable(compute)  # type: ignore[no-untyped-call]
-        return compute(x, inputs, targets, weight, seeds)
+        return compute(x, inputs, targets, weight, seeds, r)
 
     def _losses_and_grads(
-        self, x: Tensor, inputs: Tensor, targets: Tensor, weight: Tensor | int, seeds: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        x: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        weight: Tensor | int,
+        seeds: Tensor | None,
+        r: Tensor | None,
+    ) -> Pass:
         """The same. Parameters are separate leaves over views of the rows: no gradient passes through slices of x."""
         with torch.enable_grad():
             leaves = {name: view.detach().requires_grad_() for name, view in self._parameters(x).items()}
-            each = self._losses(leaves, inputs, targets, seeds)
+            each, statistics = self._losses(leaves, self._buffers(r), inputs, targets, seeds)
             if isinstance(weight, int):
                 losses = each.sum(1) / weight
             else:
                 losses = each @ weight if weight.ndim == 1 else (each * weight).sum(1)
             # A row's loss depends on its own parameters alone, so the gradient of the sum has those of all rows.
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        return losses.detach(), torch.cat([part.flatten(1) for part in grads], dim=1)
+        return Pass(
+            losses.detach(),
+            torch.cat([part.flatten(1) for part in grads], dim=1),
+            self.running.rows(statistics, x.dtype) if self.running else None,
+        )
 
-    def losses(self, x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+    def losses(self, x: Tensor, inputs: Tensor, targets: Tensor, r: Tensor | None = None) -> Tensor:
         """The losses ``[rows, batch]`` of examples ``[rows, batch, ...]``."""
         with torch.no_grad():
-            return self._losses(self._parameters(x), inputs, targets, None)
+            return self._losses(self._parameters(x), self._buffers(r), inputs, targets, None)[0]
 
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, x: Tensor, inputs: Tensor, r: Tensor | None = None) -> Tensor:
         """The outputs ``[rows, batch, ...]`` of a network that returns one tensor."""
         with torch.no_grad():
-            return self._forward(self._parameters(x), inputs)
+            return self._forward({**self._parameters(x), **self._buffers(r)}, inputs)
 
     def _losses(
-        self, parameters: Mapping[str, Tensor], inputs: Tensor, targets: Tensor, seeds: Tensor | None
-    ) -> Tensor:
+        self, parameters: Values, buffers: Values, inputs: Tensor, targets: Tensor, seeds: Tensor | None
+    ) -> tuple[Tensor, Values]:
+        """The losses ``[rows, batch]``, and the buffers after the forward pass."""
         if self.path == "loop":
-            every = _rows(parameters, len(inputs))
+            every = _rows(parameters, buffers, len(inputs))
             with _named(seeds) as name:
                 each = []
                 for row, own in enumerate(every):
                     name(row)
                     outputs = functional_call(self.module, own, (inputs[row],))
                     each.append(self.loss(outputs, targets[row]).flatten())
-            return torch.stack(each)
-        if not self.fit.tensor:  # what the network returns is known to its loss alone
-            single = batch(lambda own, x, y: self.loss(functional_call(self.module, own, (x,)), y).flatten())
-            return single(dict(parameters), inputs, targets)
+            return torch.stack(each), {name: torch.stack([own[name] for own in every]) for name in buffers}
+        if buffers or not self.fit.tensor:  # what the network returns besides a tensor is known to its loss alone
+            together: tuple[Tensor, Values] = batch(self._single)(dict(parameters), dict(buffers), inputs, targets)
+            return together
         outputs = self._forward(parameters, inputs)
-        return self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
+        return self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2]), {}
+
+    def _single(self, own: Values, buffers: Values, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Values]:
+        """The losses of one copy, and its buffers afterwards, which are then those in ``held``."""
+        held = {**own, **{name: values.clone() for name, values in buffers.items()}}
+        losses = self.loss(functional_call(self.module, held, (inputs,)), targets).flatten()
+        return losses, {name: held[name] for name in buffers}
 
     @cached_property
     def _forward(self) -> Forward:
@@ -138,7 +179,7 @@ class Copies:
         return lambda parameters, inputs: torch.stack(
             [
                 functional_call(self.module, own, (rows,))
-                for own, rows in zip(_rows(parameters, len(inputs)), inputs, strict=True)
+                for own, rows in zip(_rows(parameters, {}, len(inputs)), inputs, strict=True)
             ]
         )
 
@@ -148,20 +189,33 @@ class Copies:
         shaped = zip(self._shapes.items(), parts, strict=True)
         return {name: part.view(-1, *shape) for (name, shape), part in shaped}
 
+    def _buffers(self, r: Tensor | None) -> dict[str, Tensor]:
+        """The running statistics r ``[rows, s]`` as buffers ``[rows, *shape]``; none if the module has none."""
+        if self.running is None:
+            return {}
+        assert r is not None, "running statistics belong to a copy as its parameters do"
+        return self.running.views(r)
+
     @cached_property
     def _shapes(self) -> dict[str, torch.Size]:
         return {name: values.shape for name, values in self.module.named_parameters() if values.requires_grad}
 
 
 def choose(
-    module: nn.Module, loss: Loss, fit: Fit, inputs: Tensor, targets: Tensor, wish: Path | None = None
+    module: nn.Module,
+    loss: Loss,
+    fit: Fit,
+    inputs: Tensor,
+    targets: Tensor,
+    wish: Path | None = None,
+    running: RunningStatistics | None = None,
 ) -> tuple[Copies, str]:
     """The copies of a module on the wished or the first path that fits, and why no earlier one does."""
     if wish is not None and wish not in get_args(Path):
         raise invalid("path", '"chain", "vmap", "loop", or None to choose', wish)
     why = ""
     for path in ("chain", "vmap", "loop") if wish is None else (wish,):
-        copies = Copies(module, loss, path, fit)
+        copies = Copies(module, loss, path, fit, running)
         obstacle = _obstacle(copies, inputs, targets)
         if not obstacle:
             return copies, why
@@ -182,43 +236,68 @@ def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
     if copies.path == "chain":
         return "" if is_chain(copies.module) else "it is not a chain of layers that can be stacked"
     # Two copies that differ: with one, or with equal ones, a path that ignored the parameters it is given would pass.
-    x, expected = _two_by_themselves(copies, inputs, targets)
+    x, r, expected = _two_by_themselves(copies, inputs, targets)
     both = inputs.expand(2, *inputs.shape), targets.expand(2, *targets.shape)
     try:
-        _, got = copies.losses_and_grads(x, *both, len(inputs), torch.tensor([[0], [1]]) if copies.fit.random else None)
+        got = copies.losses_and_grads(x, *both, len(inputs), torch.tensor([[0], [1]]) if copies.fit.random else None, r)
     except Exception as error:  # a module may raise anything where it is not called as it expects
         return f"{type(error).__name__}, {str(error).partition('. ')[0].partition(chr(10))[0]}"
-    close = max(CLOSE, ROUNDING * torch.finfo(x.dtype).eps) * expected.norm()
-    if bool(expected.isfinite().all()) and not bool((got - expected).norm() <= close):
-        how = "under torch.func.vmap" if copies.path == "vmap" else "with parameters from outside (checkpointing?)"
+    how = "under torch.func.vmap" if copies.path == "vmap" else "with parameters from outside (checkpointing?)"
+    if _differ(got.grads, expected.grads):
         return f"its gradients are others {how}"
+    if expected.statistics is not None and _differ(got.statistics, expected.statistics):
+        return f"its running statistics are others {how}"
     return ""
 
 
-def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Two vectors of parameters, and their gradients by plain autograd on a module that has them."""
-    module = copy.deepcopy(copies.module)
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+def _differ(got: Tensor | None, expected: Tensor) -> bool:
+    """Whether a path computes something else than the network itself."""
+    close = max(CLOSE, ROUNDING * torch.finfo(expected.dtype).eps) * expected.norm()
+    return bool(expected.isfinite().all()) and (got is None or not bool((got - expected).norm() <= close))
+
+
+def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None, Pass]:
+    """Two vectors of parameters, statistics if there are any, and what plain autograd computes on modules of theirs."""
+    noisy, running = copy.deepcopy(copies.module), copies.running
     random = torch.Generator().manual_seed(0)
-    rows, grads = [], []
+    rows, losses, grads, before, after = [], [], [], [], []
     for seed in range(2):
         with torch.no_grad():
-            for parameter in trained:
-                # The same noise in every precision, so that the choice of a path does not depend on it.
-                noise = torch.randn(parameter.shape, generator=random, dtype=torch.float32)
-                parameter.add_(noise.to(parameter), alpha=0.1)
+            for parameter in noisy.parameters():
+                if parameter.requires_grad:
+                    # The same noise in every precision, so that the choice of a path does not depend on it.
+                    noise = torch.randn(parameter.shape, generator=random, dtype=torch.float32)
+                    parameter.add_(noise.to(parameter), alpha=0.1)
+        module = copy.deepcopy(noisy)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         rows.append(torch.cat([parameter.detach().flatten() for parameter in trained]))
+        if running:
+            row = running.start(rows[0].dtype)
+            row[: running.averages] += 0.1 * (seed + 1)  # so that a path which takes others for them is found out
+            before.append(row)
+            running.fill(module, row)
         with torch.enable_grad(), torch_generator() as generator:
             generator.manual_seed(seed)
-            losses = copies.loss(module(inputs), targets)
-            grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(losses.mean(), trained)]))
-    return torch.stack(rows), torch.stack(grads)
+            losses.append(copies.loss(module(inputs), targets).mean())
+            grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(losses[-1], trained)]))
+        if running:
+            after.append(running.rows({name: b.unsqueeze(0) for name, b in module.named_buffers()}, row.dtype)[0])
+    statistics = torch.stack(after) if running else None
+    alone = Pass(torch.stack(losses).detach(), torch.stack(grads), statistics)
+    return torch.stack(rows), torch.stack(before) if running else None, alone
 
 
-def _rows(parameters: Mapping[str, Tensor], rows: int) -> list[dict[str, Tensor]]:
-    """The parameters of each copy. The gradient of ``unbind`` is one stack, that of an index a tensor for each row."""
+def _rows(parameters: Values, buffers: Values, rows: int) -> list[dict[str, Tensor]]:
+    """The parameters of each copy, and buffers that it may change.
+
+    The gradient of ``unbind`` is one stack, that of an index a tensor for each row.
+    """
     apart = {name: values.unbind(0) for name, values in parameters.items()}
-    return [{name: values[row] for name, values in apart.items()} for row in range(rows)]
+    return [
+        {name: values[row] for name, values in apart.items()}
+        | {name: values[row].clone() for name, values in buffers.items()}
+        for row in range(rows)
+    ]
 
 
 @contextmanager

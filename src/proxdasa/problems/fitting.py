@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from proxdasa.data import Dataset
 from proxdasa.modules import torch_generator
 from proxdasa.problems.losses import LOSSES, Loss, cross_entropy
+from proxdasa.running_statistics import POLICIES, Policy, changed_buffers, copy_buffers
 
 NOISE = 1e-2
 """Size of the noise added to the parameters: if they are all 0, say, outputs are equal, which hides a loss that mixes
@@ -49,6 +50,8 @@ class Fit(NamedTuple):
     """Whether the network, or its loss, draws random numbers."""
     tensor: bool
     """Whether the network returns one tensor; only its loss knows what to do with anything else."""
+    running: tuple[str, ...] = ()
+    """The running statistics: buffers that a forward pass changes. All others are constants."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Fit:
@@ -62,7 +65,7 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
     with torch.no_grad():
         for parameter in trained.values():
             parameter.add_(torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype), alpha=NOISE)
-    before = {name: values.clone() for name, values in module.named_buffers()}
+    before = copy_buffers(module)
     with torch.enable_grad(), torch_generator() as generator:
         state = generator.get_state()
         with _RandomOperations() as operations:  # type: ignore[no-untyped-call]
@@ -71,12 +74,12 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
         # Other threads may draw at the same time, and some operations draw only if their probability is positive.
         drawn = operations.seen and not torch.equal(generator.get_state(), state)
         _check_draws(module, drawn, inputs)
-        _check_buffers(module, before)
+        running = changed_buffers(module, before)
         _check_gradients(loss, losses, trained)
     if not drawn:
         with torch.no_grad():
             _check_one_by_one(loss, losses, outputs, targets, module, inputs)
-    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor))
+    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor), tuple(running))
 
 
 def _count(output: object) -> int:
@@ -131,19 +134,40 @@ def _check_draws(module: nn.Module, drawn: bool, inputs: Tensor) -> None:
         )
 
 
-def _check_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Refuse running statistics: buffers that a forward pass changes. All others are constants."""
-    for name, values in module.named_buffers():
-        if not torch.equal(values, before[name]):
-            where, _, buffer = name.rpartition(".")
-            layer = type(module.get_submodule(where)).__name__
+def check_running(module: nn.Module, fit: Fit, policy: Policy | None) -> None:
+    """Refuse running statistics that are changed by evaluating, or for which no policy was chosen."""
+    for layer_name, layer in module.named_modules():
+        if isinstance(layer, nn.SyncBatchNorm) and layer.training:
             raise ValueError(
-                f"{layer} (layer {where!r}) keeps running statistics: its buffer {buffer} changes in every forward "
-                "pass, and a run has no place for it. Use GroupNorm or LayerNorm, which need none, or "
-                "track_running_stats=False; or keep the statistics that the layer has by eval() on it, as one does "
-                "with a trained backbone. To train them, write the loop with proxdasa.optim, which has "
-                'buffers="average" and buffers="local"'
+                f"the layer {layer_name!r} is SyncBatchNorm, which would mix the batches of all agents; use BatchNorm"
             )
+    if not fit.running:
+        return
+    where, _, buffer = fit.running[0].rpartition(".")
+    what = (
+        f"{type(module.get_submodule(where)).__name__} (layer {where!r}) keeps running statistics: its buffer {buffer}"
+    )
+    if not any(layer.training for layer in module.modules()):
+        raise ValueError(
+            f"{what} changes in evaluation mode too, where losses must be a function of parameters and statistics; "
+            "change it only where self.training is True"
+        )
+    if policy is None:
+        raise ValueError(
+            f"{what} changes in every forward pass. Choose what becomes of them: {POLICIES}. GroupNorm, LayerNorm and "
+            "track_running_stats=False need neither, and eval() on the layer keeps the statistics that it has, as one "
+            "does with a trained backbone"
+        )
+
+
+def check_batch_of_one(module: nn.Module, inputs: Tensor) -> None:
+    """Refuse batches of one example for a network that cannot be trained on one."""
+    with (
+        torch.no_grad(),
+        torch_generator(),
+        _explain(f"batch_size must be at least 2, because {type(module).__name__} fails on a batch of one example"),
+    ):
+        copy.deepcopy(module)(inputs[:1])
 
 
 def _outputs(module: nn.Module, inputs: Tensor) -> Any:

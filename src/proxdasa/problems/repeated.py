@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Evaluation, Peers, Problem
+from proxdasa.contracts import Evaluation, Peers, Problem, Running, running_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,11 @@ class Repeated:
     def words(self) -> int:
         """The number of random words per sample of the problem."""
         return self.problem.words
+
+    @property
+    def running(self) -> Running | None:
+        """The running statistics of the problem, if it has any; its samples repeat, and so do they."""
+        return running_of(self.problem)
 
     def to(self, dtype: torch.dtype) -> Repeated:
         """The same problem in another floating-point type."""

@@ -7,6 +7,7 @@ with no more examples than a batch therefore takes all of them, and its sample g
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -82,14 +83,23 @@ class SiteBatches:
         return torch.full((size,), 1 / (size if self.mean_size is None else self.mean_size), dtype=self.dtype)
 
 
-def check_filled_batches(module: nn.Module, sizes: list[int], batch_size: int, first: int) -> None:
-    """Refuse batches of unequal sizes for layers that normalise over a batch: they would see examples that come again.
+def check_filled_batches(
+    module: nn.Module, running: Sequence[str], sizes: list[int], batch_size: int, first: int
+) -> None:
+    """Refuse batches of unequal sizes for layers that look at a whole batch: they would see examples that come again.
 
-    ``first`` is the number of the first agent.
+    ``running`` are the names of running statistics; ``first`` is the number of the first agent.
     """
-    layers = (name for name, layer in module.named_modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm))
-    if (fewest := min(sizes)) < batch_size and (name := next(layers, None)) is not None:
+    if (fewest := min(sizes)) >= batch_size:
+        return
+    layers = [
+        (name, "normalises over a batch")
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None)
+    ]
+    layers += [(name.rpartition(".")[0], "keeps statistics of its batches") for name in running]
+    for name, why in layers:
         raise ValueError(
             f"batch_size must be at most {fewest}, the number of examples of agent {first + sizes.index(fewest)}, "
-            f"because the layer {name!r} normalises over a batch; got {batch_size}"
+            f"because the layer {name!r} {why}; got {batch_size}"
         )

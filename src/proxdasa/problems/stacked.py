@@ -37,14 +37,14 @@ def chain_forward(chain: nn.Sequential, frozen: Parameters) -> Forward:
     return lambda parameters, x: _run_chain(chain, {**_expand(frozen, len(x)), **parameters}, x)
 
 
-def batch(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def batch(function: Callable[..., Any]) -> Callable[..., Any]:
     """``torch.func.vmap`` without its warning that it calls some operation row by row.
 
     Only attention does so among the common layers, and the whole is still faster than a loop over the rows.
     """
     each = vmap(function)
 
-    def call(*args: Any) -> Tensor:
+    def call(*args: Any) -> Any:
         with _quiet():
             return each(*args)
 

@@ -10,28 +10,29 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from proxdasa import caller_warnings, samples
 from proxdasa.checks import check_count, invalid
-from proxdasa.contracts import Evaluation, Peers, Solved
+from proxdasa.contracts import Evaluation, Peers, Running, Solved
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.modules import (
     Model,
     check_constants,
     check_trained,
-    constants,
     convert,
-    digest,
+    describe_model,
     fill,
     make_module,
     solution_of,
     trained_shapes,
 )
-from proxdasa.problems.chunks import chunk_size, outputs_of, scores_of, weighted_loss
-from proxdasa.problems.copies import Copies, LoopWarning, Path, choose
-from proxdasa.problems.fitting import try_two, two_examples
+from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_passes, scores_of
+from proxdasa.problems.copies import Copies, Pass, Path
+from proxdasa.problems.fitting import two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
+from proxdasa.problems.modes import evaluating_copies, training_copies
 from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
+from proxdasa.problems.starting_points import Initial, check_initial, starting_points
+from proxdasa.running_statistics import Policy, RunningStatistics, check_policy, check_statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,10 @@ class Supervised:
     agents. ``partition`` divides the data, by default by site if they have sites, else as `Shuffled` does; data in one
     file per agent (`data.per_agent`) are divided already, and are read when they are needed, or by ``restrict``. Two of
     the examples are used to check that network, loss and data fit together.
+
+    Buffers that forward passes change, such as the running statistics of BatchNorm, are no constants: agent i has r_i
+    of its own beside x_i, updated by its first sample gradient in each iteration. ``buffers`` must say whether agents
+    also mix r_i with their neighbours' ("average"), or not ("local"). To x̄ belongs r̄, the mean over the agents.
 
     ``loss`` is called with what the network returns, a tensor or anything else, and the targets. Gradients are taken in
     the mode that the network has, usually training; F, its gradient and scores after ``eval()``. Dropout belongs to the
@@ -79,21 +84,20 @@ class Supervised:
     batch_size: int = 1
     partition: Partition | None = None
     loss: Loss = cross_entropy
-    initial: Literal["shared", "each", "zeros"] = "shared"
+    initial: Initial = "shared"
     weights: Literal["agents", "examples"] = "agents"
     first: int = field(default=0, repr=False)
     mean_size: float | None = field(default=None, repr=False)
     dtype: torch.dtype = None  # type: ignore[assignment] # __post_init__ takes it from the data
     path: Path | None = field(default=None, repr=False)
+    buffers: Policy | None = None
 
     def __post_init__(self) -> None:
-        if self.initial not in ("shared", "each", "zeros"):
-            raise invalid("initial", '"shared", "each" or "zeros"', self.initial)
         if self.weights not in ("agents", "examples"):
             raise invalid("weights", '"agents" or "examples"', self.weights)
+        check_policy(self.buffers)
         check_count(self.batch_size, "batch_size")
-        if self.initial != "shared" and isinstance(self.model, nn.Module):
-            raise ValueError(f'initial = "{self.initial}" needs a function that makes the network, not a network')
+        check_initial(self.initial, self.model)
         object.__setattr__(self, "dtype", self.dtype or default_dtype(self.data))
         check_trained(self._module)
         check_constants(self.model, self._module)
@@ -111,11 +115,12 @@ class Supervised:
 
     @property
     def epoch(self) -> float:
-        """The mean number of batches in the examples of an agent, which is at least one; infinite with dropout.
+        """The mean number of batches in the examples of an agent, at least one; infinite with dropout or statistics.
 
-        A batch with a new mask is a new sample, and a full gradient would be that of a network without dropout.
+        A batch with a new mask is a new sample, and a full gradient would be that of a network without dropout. That of
+        a network which normalises over a batch is not the mean of its sample gradients.
         """
-        return math.inf if self._random else self._batches.epoch
+        return math.inf if self._random or self.running else self._batches.epoch
 
     @property
     def words(self) -> int:
@@ -155,28 +160,49 @@ class Supervised:
         Those values determine the result, so a run with other values must have another description.
         """
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
-        if self.weights == "agents":
-            del plain["weights"]  # so that runs of before there was a choice are described as they were
-        given = isinstance(self.model, nn.Module)
-        own = {name: self._cast(values) for name, values in constants(self._module).items()}
-        values = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())} if given else own
-        if values:
-            name = repr(self.model) if given else self.model
-            plain["model"] = {"name": name, "parameters" if given else "frozen": digest(values)}
+        for choice, default in (("weights", "agents"), ("buffers", None)):
+            if plain[choice] == default:
+                del plain[choice]  # so that runs of before there was a choice are described as they were
+        plain["model"] = describe_model(self.model, self._module, self._cast)
         return {"name": type(self).__name__, **plain}
 
-    def module(self, x: Tensor | Solved, trial: int | None = None) -> nn.Module:
+    def module(self, x: Tensor | Solved, trial: int | None = None, buffers: Tensor | None = None) -> nn.Module:
         """A network whose trained parameters are x ``[d]``, in the type of x; constants keep their values.
 
-        x may also be the result of a run: then it is the solution of a trial, by default of the first.
+        x may also be the result of a run: then it is the solution of a trial, by default of the first. If the network
+        has running statistics, a vector needs them too: ``buffers`` ``[s]``, or those of all agents ``[n, s]``, of
+        which r̄ is taken. A result has them (`Result.buffers`).
         """
         if not isinstance(x, Tensor):
-            x = solution_of(x, 0 if trial is None else trial)
+            x, rows = solution_of(x, 0 if trial is None else trial), getattr(x, "buffers", None)
+            buffers = rows[trial or 0] if buffers is None and rows is not None else buffers
         elif trial is not None:
             raise ValueError("trial is for the result of a run; a vector has none")
         if x.shape != (self.dim,):
             raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
-        return fill(convert(self._module, x.dtype), x)
+        module = fill(convert(self._module, x.dtype), x)
+        if self.buffers is None and buffers is None:  # or data that are elsewhere would be read
+            return module
+        r, running = self._check_buffers(buffers), self._training.running
+        return running.fill(module, r) if running and r is not None else module
+
+    @property
+    def running(self) -> Running | None:
+        """The problem itself, if its network has running statistics."""
+        return self if self._training.running else None
+
+    @property
+    def mixed_buffers(self) -> int:
+        """How many of the statistics are mixed with the neighbours', the first ones; counters are not."""
+        return self._running.averages if self.buffers == "average" else 0
+
+    def first_buffers(self, trials: int) -> Tensor:
+        """The running statistics before the first batch ``[trials, n, s]``."""
+        return self._running.start(self.dtype).repeat(trials, self.agents, 1)
+
+    def combine_buffers(self, rows: Tensor) -> Tensor:
+        """The statistics r̄ ``[..., 1, s]`` from those of all agents: means, and maxima of counters."""
+        return self._running.combine(rows)
 
     @property
     def examples(self) -> Dataset:
@@ -190,14 +216,8 @@ class Supervised:
 
     def start(self, seed: int, trials: int) -> Tensor:
         """PyTorch's initialisation, named by seed, trial and, for "each", agent."""
-        if isinstance(self.model, nn.Module):
-            return self._flatten(self.model)
-        if self.initial == "zeros":
-            return torch.zeros(self.dim, dtype=self.dtype)
-        agents = range(self.first, self.first + self.agents) if self.initial == "each" else range(1)
-        return torch.stack(
-            [torch.stack([self._initial(seed, trial, agent) for agent in agents]) for trial in range(trials)]
-        )
+        agents = range(self.first, self.first + self.agents)
+        return starting_points(self.model, self.initial, seed, trials, agents).to(self.dtype)
 
     def sample(self, words: Tensor) -> Tensor:
         """Row numbers ``[..., trials, n, batch_size]`` of the agents' examples, as `SiteBatches` draws them.
@@ -208,56 +228,46 @@ class Supervised:
         drawn = self._rows[self._batches.draw(words)].expand(*words.shape[:-1], self.batch_size)
         return torch.cat([drawn, names], dim=-1) if self._random else drawn
 
-    def grad(self, x: Tensor, sample: Tensor) -> Tensor:
+    def grad(self, x: Tensor, sample: Tensor, buffers: Tensor | None = None) -> Tensor:
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
-        rows, each = x.reshape(-1, self.dim), sample.flatten(0, -2)
-        size = chunk_size(self._training, each.shape[-1])
-        weights = self._batches.weights
-        shares = each if weights is None else weights.repeat(len(rows) // self.agents, 1)
-        groups = zip(*(torch.split(stack, size) for stack in (rows, each, shares)), strict=True)
-        grads = [self._sample_grads(some, own, None if weights is None else share) for some, own, share in groups]
+        grads = [some.grads for some in self._passes(x, self._check_buffers(buffers), sample)]
         return (torch.cat(grads) if len(grads) > 1 else grads[0]).view(x.shape)
 
-    def evaluate(self, x: Tensor) -> Evaluation:
-        """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``."""
-        if x.shape[-2] == 1:
-            each = (self._batches.full_weights(i) for i in range(self.agents))
-            weights = torch.cat([*each]) / self.agents
-            loss, grad = self._weighted_loss(x[..., 0, :], self._rows, weights)
-            return Evaluation(loss.unsqueeze(-1), grad.unsqueeze(-2))
-        own = [
-            self._weighted_loss(x[..., i, :], part, self._batches.full_weights(i)) for i, part in enumerate(self.parts)
-        ]
-        return Evaluation(torch.stack([loss for loss, _ in own], -1), torch.stack([grad for _, grad in own], -2))
+    def grad_and_buffers(self, x: Tensor, buffers: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and the running statistics ``[trials, n, s]`` after the forward pass."""
+        passes = self._passes(x, self._check_buffers(buffers), sample)
+        statistics = [some.statistics for some in passes if some.statistics is not None]
+        return torch.cat([some.grads for some in passes]).view(x.shape), torch.cat(statistics).view(buffers.shape)
 
-    def scores(self, x: Tensor) -> dict[str, Tensor]:
+    def evaluate(self, x: Tensor, buffers: Tensor | None = None) -> Evaluation:
+        """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``.
+
+        ``buffers`` are the running statistics, if the network has any, with one row for each row of x.
+        """
+        weights = [self._batches.full_weights(i) for i in range(self.agents)]
+        parts = list(zip(self.parts, weights, strict=True))
+        if x.shape[-2] == 1:
+            parts = [(self._rows, torch.cat(weights) / self.agents)]
+        return evaluate_parts(self._evaluating, x, self._check_buffers(buffers), self._x, self._y, parts)
+
+    def scores(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Loss on the test examples, if there are any, and for classes the share that is predicted correctly."""
-        data = self.examples
+        data, r = self.examples, self._check_buffers(buffers)
         if data.test_x is None or data.test_y is None:
             return {}
-        return scores_of(self._evaluating, x, data, self._cast(data.test_x), self._cast(data.test_y))
+        return scores_of(self._evaluating, x, data, self._cast(data.test_x), self._cast(data.test_y), r)
 
-    def outputs(self, x: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, x: Tensor, inputs: Tensor, buffers: Tensor | None = None) -> Tensor:
         """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
-        return outputs_of(self._evaluating, x, self._cast(inputs))
+        return outputs_of(self._evaluating, x, self._cast(inputs), self._check_buffers(buffers))
 
-    def _sample_grads(self, x: Tensor, sample: Tensor, weights: Tensor | None) -> Tensor:
-        """The gradients of the rows x ``[rows, d]`` on their samples, whose examples have equal or these weights."""
-        own, seeds = (sample[:, :-1], sample[:, -1]) if self._random else (sample, None)
-        return self._training.losses_and_grads(
-            x, self._x[own], self._y[own], self.batch_size if weights is None else weights, seeds
-        )[1]
+    def _passes(self, x: Tensor, r: Tensor | None, sample: Tensor) -> list[Pass]:
+        """The copies x and r on their samples, as many at a time as fit the cache."""
+        own, seeds = (sample[..., :-1], sample[..., -1:]) if self._random else (sample, None)
+        return sample_passes(self._training, x, r, own, seeds, self._x, self._y, self._batches.weights)
 
-    def _weighted_loss(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        return weighted_loss(self._evaluating, x, self._x, self._y, rows, weights)
-
-    def _initial(self, seed: int, trial: int, agent: int) -> Tensor:
-        words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
-        return self._flatten(make_module(self.model, int(words[0].abs() << 31 | words[1].abs())))
-
-    def _flatten(self, module: nn.Module) -> Tensor:
-        values = dict(module.named_parameters())
-        return torch.cat([values[name].detach().flatten() for name in self._shapes]).to(self.dtype)
+    def _check_buffers(self, buffers: Tensor | None) -> Tensor | None:
+        return check_statistics(self._training.running, buffers)
 
     def _cast(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
@@ -274,29 +284,18 @@ class Supervised:
     @cached_property
     def _training(self) -> Copies:
         """The copies whose gradients are taken."""
-        copies, why = self._copies(convert(self._module, self.dtype), self.path)
-        if why and copies.path == "loop" and self.path is None:
-            name = type(self._module).__name__
-            caller_warnings.warn(
-                f"{name} cannot be stacked ({why}), so its copies are computed one after another: a step takes time in "
-                'proportion to trials × agents. Give path="loop" if that is fine',
-                LoopWarning,
-            )
-        return copies
+        module = convert(self._module, self.dtype)
+        return training_copies(module, self.loss, self._two, self.batch_size, self.path, self.buffers)
 
     @cached_property
     def _evaluating(self) -> Copies:
         """The copies that are measured."""
-        if self._training.path == "chain":
-            return self._training  # none of its layers has a mode
-        try:
-            return self._copies(convert(self._module, self.dtype).eval())[0]
-        except ValueError as error:
-            raise ValueError(f"{error} (in evaluation mode, after eval())") from None
+        return evaluating_copies(convert(self._module, self.dtype), self._two, self._training)
 
-    def _copies(self, module: nn.Module, path: Path | None = None) -> tuple[Copies, str]:
-        x, y = self._two
-        return choose(module, self.loss, try_two(module, self.loss, x, y), x, y, path)
+    @property
+    def _running(self) -> RunningStatistics:
+        assert self._training.running is not None, "the network has no running statistics"
+        return self._training.running
 
     @property
     def _random(self) -> bool:
@@ -311,7 +310,9 @@ class Supervised:
     @cached_property
     def _tried(self) -> tuple[Dataset, list[Tensor]]:
         """The data and the agents' rows, once it is known that network, loss and data fit together."""
-        _ = self._training, self._evaluating
+        running, sizes = self._training.fit.running, [len(part) for part in self._loaded[1]]
+        check_filled_batches(self._module, running, sizes, self.batch_size, self.first)
+        _ = self._evaluating
         return self._loaded
 
     @cached_property
@@ -320,7 +321,6 @@ class Supervised:
         data, parts = self.data.load(range(self.first, self.first + self.agents), self.partition)
         if not self.data.here:
             check_precision(data, self.dtype)
-        check_filled_batches(self._module, [len(part) for part in parts], self.batch_size, self.first)
         return data, parts
 
     @cached_property

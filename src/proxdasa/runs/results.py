@@ -94,6 +94,11 @@ class Result:
         return self.proximal_point
 
     @property
+    def buffers(self) -> Tensor | None:
+        """The running statistics of the agents' networks ``[trials, agents, s]``, if they have any (`Supervised`)."""
+        return self.state.get(EXTRA + "buffers")
+
+    @property
     def density(self) -> Tensor:
         """The share of nonzeros in the solution of each trial ``[trials]``; NaN for trials that diverged."""
         share = (self.solution != 0).to(self.solution.dtype).mean(dim=1)

@@ -32,7 +32,7 @@ from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop, Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
-from proxdasa.runs.setup_checks import check_compression, check_conditions, check_kinds, check_method
+from proxdasa.runs.setup_checks import check_buffers, check_compression, check_conditions, check_kinds, check_method
 from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
@@ -174,16 +174,22 @@ class Setup:
         task = Task(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions)
         if transport is None and not self.exact:
             self.check_memory()
+            self._check_buffers(self.problem)
             return Simulator(task)
         transport = transport or Alone()
         here = blocks(self.network.n, transport.size)[transport.rank]
         try:
             own = self.problem.restrict(here)
             self.check_memory(here, own=own)
+            self._check_buffers(own)
         except (ValueError, OSError) as error:
             transport.fail(str(error))  # otherwise the others would miss this process and not know why
             raise
         return Processes(task._replace(problem=own), transport, self.exact)
+
+    def _check_buffers(self, own: Problem) -> None:
+        """Refuse running statistics that do not fit the rest; a problem knows of them once it has its own data."""
+        check_buffers(own, self.algorithm, self.network, self.mixing, self.compile)
 
     def check_weights(self) -> None:
         """Refuse weights per trial, of the regularizer or of one in a measure, whose number is not that of trials."""

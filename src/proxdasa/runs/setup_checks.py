@@ -10,7 +10,7 @@ import torch
 
 from proxdasa import metrics as measures
 from proxdasa.conditions import Condition, Weather
-from proxdasa.contracts import Algorithm, Compression, Mixing, Regularizer
+from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, running_of
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
@@ -126,6 +126,26 @@ def check_compression(
         )
     if compile:
         raise ValueError(f"compile and {mixing} exclude each other; leave one of them out")
+
+
+def check_buffers(problem: Problem, algorithm: Algorithm, network: Network, mixing: Mixing, compile: bool) -> None:  # noqa: A002
+    """Refuse running statistics where they would not be updated, or could not be averaged with the neighbours'."""
+    running = running_of(problem)
+    if running is None:
+        return
+    if compile:
+        raise ValueError("compile and running statistics exclude each other: a compiled step would not update them")
+    if not running.mixed_buffers:
+        return
+    why = ""
+    if not algorithm.facts.mixes:
+        why = f"{algorithm.facts.title} sums over neighbours and averages nothing; choose another method"
+    elif getattr(mixing, "compression", None) is not None:
+        why = f"{mixing} compresses what agents send, and a compressed variance may be negative; choose Gossip"
+    elif not getattr(mixing, "varies", False) and mixing.rounds_for(network.rho) > 1:
+        why = f"{mixing} may have negative weights, and so give a negative variance; choose Gossip"
+    if why:
+        raise ValueError(f'buffers="average" is not possible: {why}, or buffers="local"')
 
 
 def _check_averaging(algorithm: Algorithm, metrics: Sequence[Metric]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, Regularizer
+from proxdasa.contracts import Algorithm, Regularizer, running_of
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import PerTrial
@@ -130,7 +130,8 @@ class Search:
         self._check_alike(measure)
         setup, method = self.base, self.base.algorithm
         recorded = [metric.name for metric in setup.metrics if method.facts.averaging or not metric.needs_z]
-        recorded += setup.problem.scores(setup.start().mean(dim=1)[:1])
+        problem, running, x = setup.problem, running_of(setup.problem), setup.start().mean(dim=1)[:1]
+        recorded += running.scores(x, running.first_buffers(1)[:, 0]) if running else problem.scores(x)
         if measure not in recorded:
             raise ValueError(
                 f"measure: the run records no {measure!r}; accepted: {', '.join(recorded)}, and those listed in metrics"

@@ -199,8 +199,8 @@ class Neighbourhood:
         out, into, table = self.halo.buffers(x) if up is None else self.halo.some_buffers(x, self._crossings, up)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
-        # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0 says
-        # that nobody has asked.
+        # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0
+        # says that nobody has asked.
         left = 0 if self._stop is None else max(1, self._stop - self._talks)
         for peer, message in out.items():
             if up is None:
