@@ -10,7 +10,7 @@ from torch import Tensor
 
 from proxdasa.algorithms.proximal_step import ProximalStep
 from proxdasa.algorithms.rows import descend
-from proxdasa.contracts import Agents, Facts
+from proxdasa.contracts import Agents, Facts, Tracking
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class CDProxSGT(ProximalStep):
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("CDProxSGT", vectors=2, gradients=1, step="gamma")
+    facts: ClassVar[Facts] = Facts("CDProxSGT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"))
 
     class State(NamedTuple):
         """Iterate x, tracker y and last sample gradient g."""

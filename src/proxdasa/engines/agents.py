@@ -15,7 +15,6 @@ from torch import Tensor
 from proxdasa.compressors import packing
 from proxdasa.conditions import Condition, Weather
 from proxdasa.contracts import (
-    Compression,
     Evaluation,
     Mixing,
     Network,
@@ -83,7 +82,6 @@ class LocalAgents(ABC):
             compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells]
         )
         self._links = len(task.network.edges) * task.trials
-        self._vector_bytes = _vector_bytes(compression, task.problem)
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
         self._last_named: dict[int, int] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
@@ -252,8 +250,8 @@ class LocalAgents(ABC):
         """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""
         return self._weather.share if self._weather and self._weather.pauses else 1
 
-    def _count_messages(self, rounds: int, vectors: int) -> int:
-        """Count rounds in which each agent sends so many vectors to its neighbours; the number of the first of them.
+    def _count_messages(self, rounds: int, *vectors: Tensor) -> int:
+        """Count rounds in which each agent sends these vectors to its neighbours; the number of the first of them.
 
         Bytes are those of the vectors alone, over the links that are up, of all agents and trials until they are shown.
         """
@@ -261,9 +259,16 @@ class LocalAgents(ABC):
         if self._weather:
             links = sum(self._weather.links_up(number) for number in range(first, first + rounds))
         self._counts["rounds"] += rounds
-        self._counts["vectors"] += rounds * vectors
-        self._counts["bytes"] += 2 * links * vectors * self._vector_bytes
+        self._counts["vectors"] += rounds * len(vectors)
+        self._counts["bytes"] += 2 * links * sum(map(self._bytes_of, vectors))
         return first
+
+    def _bytes_of(self, vector: Tensor) -> int:
+        """The bytes of a vector in a message."""
+        width, compression = vector.shape[-1], getattr(self._task.mixing, "compression", None)
+        if compression is None:
+            return width * vector.element_size()
+        return packing.size(compression.compressor.parts(width, vector.dtype))
 
     def _each(self, act: Callable[[Cell, Tensor], Tensor], x: Tensor) -> Tensor:
         """Act on the rows of every cell."""
@@ -279,13 +284,6 @@ def _never(_k: int) -> bool:
 
 def _whole_if_possible(count: float) -> float:
     return int(count) if float(count).is_integer() else count
-
-
-def _vector_bytes(compression: Compression | None, problem: Problem) -> int:
-    """The bytes of one vector in a message."""
-    if compression is None:
-        return problem.dim * problem.dtype.itemsize
-    return packing.size(compression.compressor.parts(problem.dim, problem.dtype))
 
 
 def _cells(task: Task, agents: range, exact: bool) -> list[Cell]:

@@ -43,7 +43,7 @@ class Processes(LocalAgents):
 
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor, by messages."""
-        first = self._count_messages(self._rounds, len(tensors))
+        first = self._count_messages(self._rounds, *tensors)
         if self._compressed:
             return self._compressed.mix(tensors, self.extra_rows, first)
         return self._neighbourhood.mix(tensors, first)
@@ -52,7 +52,7 @@ class Processes(LocalAgents):
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = self._count_messages(1, 1)
+        first = self._count_messages(1, x)
         return self._neighbourhood.neighbour_sum(x, first)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class Simulator(LocalAgents):
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor."""
         # Rounds are numbered by their count so far, which checkpoints keep: a resumed run meets the same events.
-        first, weather = self._count_messages(self._rounds, len(tensors)), self._weather
+        first, weather = self._count_messages(self._rounds, *tensors), self._weather
         if self._compressed:
             return self._compressed.mix(tensors, self.extra_rows, first)
         if weather is None:
@@ -61,7 +61,7 @@ class Simulator(LocalAgents):
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = self._count_messages(1, 1)
+        first = self._count_messages(1, x)
         return self._varying_graph.in_weather(x, self._weather, first) if self._weather else self._adjacency(x)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
