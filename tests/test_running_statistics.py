@@ -1,6 +1,7 @@
 """Running statistics of networks: against modules that are trained one by one, in all engines, and what is refused."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -342,6 +343,36 @@ def test_statistics_that_evaluating_changes_are_refused():
         ValueError, match=r"its buffer batches changes in evaluation mode too, .* self.training is True"
     ):
         problem(Restless)
+
+
+class Selective(Meter):
+    """Statistics of large examples only: whether a buffer changes depends on the examples of a process."""
+
+    def forward(self, x):
+        return super().forward(x) if x.abs().max() > 100 else self.out(x.flatten(1))
+
+
+def test_processes_whose_examples_tell_of_other_statistics_do_not_start():
+    x, y = X[:48].clone(), torch.zeros(48, dtype=torch.int64)
+    x[36:] *= 1000
+    y[36:] = 1  # so that one of these is among the two examples
+    made = run(problem(Selective, examples=data.from_tensors(x, y), path="loop"))
+    for error in in_threads(2, lambda transport: made.run(processes=transport)):
+        assert str(error).startswith("agents 2 to 3 and agents 0 to 1 do not have the same running statistics; start")
+    with pytest.raises(
+        ValueError, match="changes other buffers for examples of agent 0 than for those of others; a run"
+    ):
+        dataclasses.replace(made, exact=True).run()
+
+
+def test_statistics_that_two_examples_do_not_show_are_refused_in_the_run():
+    x, y = X[:48].clone(), torch.zeros(48, dtype=torch.int64)
+    x[36:] *= 1000
+    y[0] = 1  # the two examples are the first of each label
+    p = problem(Selective, examples=data.from_tensors(x, y), path="loop")
+    assert p.running is None
+    with pytest.raises(ValueError, match="changes the buffer level of Selective for some batches, and did not for two"):
+        run(p).run()
 
 
 class Compressed(proxdasa.Gossip):

@@ -91,8 +91,17 @@ class LocalAgents(ABC):
     def _assign(self, task: Task) -> None:
         self._task, self._cells = task, _cells(task, self.agents, self._exact)
         self._running = running_of(task.problem)
-        if self._running:
-            self.extra_rows[BUFFERS] = self._running.first_buffers(task.trials)
+        if not self._running:
+            return
+        first = self._running.first_buffers(task.trials)
+        for cell in self._cells:
+            own = running_of(cell.problem)
+            if own is None or own.first_buffers(1).shape[-1] != first.shape[-1]:
+                raise ValueError(
+                    f"the network changes other buffers for examples of agent {self.agents[cell.rows][0]} than for "
+                    "those of others; a running statistic must change in every forward pass"
+                )
+        self.extra_rows[BUFFERS] = first
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents."""

@@ -73,6 +73,17 @@ class Pass(NamedTuple):
     """The running statistics after it, ``[rows, s]``."""
 
 
+class _Constant(NamedTuple):
+    """A buffer that all copies share, and what it was when they were made."""
+
+    owner: nn.Module
+    key: str
+    tensor: Tensor
+    version: int
+    """How often torch has changed it in place."""
+    value: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class Copies:
     """Stacked copies of a module: a row of x ``[rows, d]`` is the vector of a copy's trained parameters.
@@ -87,7 +98,7 @@ class Copies:
     running: RunningStatistics | None = None
 
     def __post_init__(self) -> None:
-        _ = self._forward, self._shapes  # now, because torch.compile would stop where they are made
+        _ = self._forward, self._shapes, self._constants  # now: torch.compile would stop where they are made
 
     def losses_and_grads(
         self,
@@ -106,7 +117,10 @@ class Copies:
         compute = self._losses_and_grads
         if self.path == "loop" and torch.compiler.is_compiling():
             compute = torch.compiler.disable(compute)  # type: ignore[no-untyped-call]
-        return compute(x, inputs, targets, weight, seeds, r)
+        made = compute(x, inputs, targets, weight, seeds, r)
+        if self._constants and not torch.compiler.is_compiling():
+            self._check_constants()
+        return made
 
     def _losses_and_grads(
         self,
@@ -188,6 +202,27 @@ class Copies:
         parts = torch.split(x, [shape.numel() for shape in self._shapes.values()], dim=1)
         shaped = zip(self._shapes.items(), parts, strict=True)
         return {name: part.view(-1, *shape) for (name, shape), part in shaped}
+
+    def _check_constants(self) -> None:
+        """Refuse buffers that two examples left as they were and others change: all copies share them."""
+        for held in self._constants:
+            now: Tensor = getattr(held.owner, held.key)
+            written = now is not held.tensor or now._version != held.version
+            if written and not torch.equal(now, held.value):
+                raise ValueError(
+                    f"the forward pass changes the buffer {held.key} of {type(held.owner).__name__} for some batches, "
+                    "and did not for two of the examples; a running statistic must change in every forward pass"
+                )
+
+    @cached_property
+    def _constants(self) -> list[_Constant]:
+        running = self.running.first if self.running else {}
+        return [
+            _Constant(owner, name.rpartition(".")[2], values, values._version, values.clone())
+            for prefix, owner in self.module.named_modules()
+            for name, values in owner.named_buffers(prefix, recurse=False)
+            if name not in running
+        ]
 
     def _buffers(self, r: Tensor | None) -> dict[str, Tensor]:
         """The running statistics r ``[rows, s]`` as buffers ``[rows, *shape]``; none if the module has none."""

@@ -149,6 +149,7 @@ class Setup:
                 "floating-point type": str(self.problem.dtype),
                 "configuration": own,
                 "values of functions": str(sorted(identity.digests().items())),
+                "running statistics": "" if engine.buffers is None else str(engine.buffers.shape[-1]),
             }
         )
         random = draw_random_iterates(algorithm, self.iterations, self.trials, self.seed) if self.random_iterate else {}
