@@ -208,11 +208,6 @@ def test_accuracy_is_measured_where_outputs_are_classes_and_nowhere_else():
     assert p.scores(p.start(0, 1).view(1, -1)).keys() == {"test_loss", "accuracy"}
 
 
-def test_networks_that_normalise_over_a_batch_are_still_accepted():
-    module = nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3, track_running_stats=False))
-    assert labelled(module).dim == 24
-
-
 @pytest.fixture
 def sites(tmp_path):
     """Three agents' files, of which only the last has the label 2; the second has one example."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import proxdasa
-from proxdasa import conditions, configs, data, metrics, networks, plans
+from proxdasa import compressors, conditions, configs, data, metrics, networks, plans
 from proxdasa.problems import Supervised, cross_entropy
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
@@ -175,7 +175,9 @@ def test_statistics_make_no_message_more():
     sent = {}
     for policy in ("average", "local"):
         made = run(problem(buffers=policy), METHODS[2], exact=True)
-        sent[policy] = in_threads(2, lambda transport, made=made: made.run(processes=transport))[0].last[0]["bytes"]
+        sent[policy] = in_threads(2, lambda transport, made=made: made.run(processes=transport))[0].last[0][
+            "wire_bytes"
+        ]
     more = 8 * 3 * 3 * 2 * 2 * STEPS / AGENTS  # bytes: 8 numbers are three in each of 3 vectors, 2 trials, 2 messages
     assert sent["average"] - sent["local"] == pytest.approx(more)
 
@@ -375,10 +377,6 @@ def test_statistics_that_two_examples_do_not_show_are_refused_in_the_run():
         run(p).run()
 
 
-class Compressed(proxdasa.Gossip):
-    compressor = "half of it"
-
-
 SUMS = proxdasa.SPPDM(gamma=2.0, c=1.0, kappa=0.1, beta=0.9, alpha=0.01)
 FULL = proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=3)
 
@@ -388,7 +386,10 @@ FULL = proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=3)
     [
         ({"compile": True}, "compile and running statistics exclude each other"),
         ({"mixing": proxdasa.Chebyshev(3)}, r'not possible: Chebyshev.* may have negative weights.* or buffers="local'),
-        ({"mixing": Compressed()}, r'not possible: .* compresses what agents send.* or buffers="local"'),
+        (
+            {"mixing": proxdasa.CompressedGossip(compressors.Float16(), step=1.0)},
+            r'not possible: .* compresses what agents send.* or buffers="local"',
+        ),
         ({"method": SUMS}, "not possible: SPPDM sums over neighbours and averages nothing"),
         ({"method": FULL}, "dropout or running statistics.* no full gradient"),
     ],

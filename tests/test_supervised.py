@@ -206,17 +206,24 @@ def test_running_statistics_need_a_policy():
     model = lambda: nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3))  # noqa: E731
     words = (
         r"BatchNorm1d \(layer '1'\) keeps running statistics: its buffer running_mean changes .*"
-        'buffers="average" averages .* buffers="local" leaves each agent its own. GroupNorm, LayerNorm'
+        'buffers="average" averages .* buffers="local" leaves each agent its own. GroupNorm and LayerNorm'
     )
     with pytest.raises(ValueError, match=words):
         problem(model=model)
 
 
 def test_layers_that_look_at_the_whole_batch():
-    p = problem(model=lambda: nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3, track_running_stats=False)))
-    x, sample = p.start(0, 1).expand(1, 3, -1), Samples(p, 0, 1, range(3))(0)
-    _, expected = one_at_a_time(p, x[0, 1], p.data.x[sample[0, 1]], p.data.y[sample[0, 1]])
-    torch.testing.assert_close(p.grad(x, sample)[0, 1], expected)
+    """In evaluation too: F would then depend on how examples are divided into batches."""
+    normalised = lambda: nn.Sequential(nn.Linear(7, 3), nn.BatchNorm1d(3, track_running_stats=False))  # noqa: E731
+    with pytest.raises(ValueError, match=r"from its whole batch.* BatchNorm needs track_running_stats=True"):
+        problem(model=normalised)
+
+    class Centred(nn.Linear):
+        def forward(self, x):
+            return super().forward(x - x.mean(dim=0))
+
+    with pytest.raises(ValueError, match="Centred computes the loss of an example from its whole batch"):
+        problem(model=lambda: Centred(7, 3))
 
 
 def test_nothing_to_train_is_refused():

@@ -98,8 +98,9 @@ def test_an_epoch_has_at_least_one_batch():
 
 
 def test_batches_that_are_filled_up_are_not_for_layers_that_normalise_over_them():
-    model = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 1))  # noqa: E731
-    made = lambda size: Supervised(model, examples(), 3, size, data.Sizes(SIZES), loss=squared_error)  # noqa: E731
+    model = lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))  # noqa: E731
+    sites = data.Sizes(SIZES)
+    made = lambda size: Supervised(model, examples(), 3, size, sites, loss=squared_error, buffers="local")  # noqa: E731
     assert made(2).agents == 3
     with pytest.raises(ValueError, match="at most 2, the number of examples of agent 0, because the layer '1' norm"):
         made(3)

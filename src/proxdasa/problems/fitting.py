@@ -154,8 +154,8 @@ def check_running(module: nn.Module, fit: Fit, policy: Policy | None) -> None:
         )
     if policy is None:
         raise ValueError(
-            f"{what} changes in every forward pass. Choose what becomes of them: {POLICIES}. GroupNorm, LayerNorm and "
-            "track_running_stats=False need neither, and eval() on the layer keeps the statistics that it has, as one "
+            f"{what} changes in every forward pass. Choose what becomes of them: {POLICIES}. GroupNorm and LayerNorm "
+            "need neither, and eval() on the layer keeps the statistics that it has, as one "
             "does with a trained backbone"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from proxdasa import caller_warnings
@@ -37,6 +38,27 @@ def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: C
     try:
         fit = try_two(module, training.loss, *two)
         check_running(module, fit, None)
+        if not fit.random:
+            _check_apart(module, training.loss, *two)
         return choose(module, training.loss, fit, *two, running=training.running)[0]
     except ValueError as error:
         raise ValueError(f"{error} (in evaluation mode, after eval())") from None
+
+
+def _check_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+    """Refuse a network whose loss of an example depends on the others in its batch, for F would depend on batches."""
+    with torch.no_grad():
+        together = loss(module(inputs), targets)
+        try:
+            apart = torch.cat([loss(module(inputs[i : i + 1]), targets[i : i + 1]) for i in range(len(inputs))])
+        except Exception:  # a module may raise anything; only what normalises by batch is known to be wrong
+            if not any(
+                isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) for layer in module.modules()
+            ):
+                return
+            apart = torch.full_like(together, torch.nan)
+    if not torch.allclose(together, apart, rtol=1e-3, atol=1e-5):
+        raise ValueError(
+            f"{type(module).__name__} computes the loss of an example from its whole batch, so a measure would depend "
+            "on how examples are divided into batches; BatchNorm needs track_running_stats=True"
+        )
