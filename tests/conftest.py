@@ -16,6 +16,7 @@ LONG = (
     "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "architectures",
     "reference", "estimators", "halving", "conditions", "changing_networks", "own_code", "running_statistics",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
+    "compression",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

@@ -86,7 +86,8 @@ def test_links_that_a_round_does_not_have_carry_nothing():
     made = proxdasa.runs.setup.Setup(proxdasa.DPSGD(0.1), problem, network, iterations=K)
     first, *_ = in_threads(4, lambda transport: made.run(processes=transport))
     rows, headers = K * d, 2 * K * 2  # one row in each round; two neighbours in all get a header of two numbers
-    assert first.records[-1]["bytes"] == 8 * (rows + headers)
+    assert first.records[-1]["wire_bytes"] == 8 * (rows + headers)
+    assert first.records[-1]["bytes"] == 8 * rows
 
 
 def test_gradient_tracking_converges_on_matchings():

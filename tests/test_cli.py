@@ -73,7 +73,7 @@ def results(write, tmp_path):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Figures take longer than all else; most tests look at the rest."""
-    monkeypatch.setattr(reports, "draw", lambda _, path: path)
+    monkeypatch.setattr(reports, "draw", lambda _, path, *_more: path)
 
 
 def times(folder):
@@ -88,7 +88,7 @@ def times(folder):
     [
         ([], ["run", "report", "list", "reproduce", "data"]),
         (["run"], ["FILE|file", "--output", "--overwrite"]),
-        (["report"], ["FOLDER|folder", "--target", "--html"]),
+        (["report"], ["FOLDER|folder", "--target", "--axis", "--html"]),
         (["plan"], ["--compare", "--agents", "--lipschitz", "--output", "a line i j or i j weight", "ring -n 16"]),
         (["list"], ["parameters and defaults"]),
         (["data"], ["fetch", "list"]),
@@ -371,6 +371,12 @@ def test_report_of_several_runs_tells_them_apart(write, tmp_path):
     assert (tmp_path / "all" / "report.png").exists()
 
 
+def test_a_page_has_all_axes(results):
+    answer = call("report", results, "--html", "--axis", "bytes")
+    assert answer.exit_code == 2
+    assert "--axis is for the figure" in answer.output
+
+
 def test_report_takes_the_target_it_is_given(results, undrawn):
     assert "iterations k to a loss of 1.5," in call("report", results, "--target", 1.5).stdout
     unreached = call("report", results, "--target", -1)
@@ -492,7 +498,7 @@ def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(
     before = times(tmp_path / "out")
     assert sorted(path.parent.name for path in before) == sorted(NAMES)
 
-    monkeypatch.setattr(reports, "draw", lambda _, path: path)  # once is enough
+    monkeypatch.setattr(reports, "draw", lambda _, path, *_more: path)  # once is enough
     again = call(*SPEEDUP, "-o", tmp_path / "out")
     assert again.exit_code == 0
     assert again.stdout == result.stdout

@@ -235,6 +235,19 @@ def test_numbers_along_a_log_scale_are_plain_if_they_are_of_ordinary_size(tmp_pa
     assert shown in labels
 
 
+def test_any_cost_can_be_the_axis(tmp_path, drawn):
+    sent = run([[4.0], [2.0], [1.0]], title="A", bytes=[[0.0], [500.0], [1000.0]])
+    draw([sent, run([[4.0], [2.0], [1.0]], title="B")], tmp_path / "f.png", axis="bytes")
+    first, second = drawn[0].axes
+    assert second.get_xlabel() == "bytes that an agent sends"
+    assert first.lines[0].get_xdata().tolist() == [0, 500, 1000]
+    assert not any(np.isfinite(line.get_xdata()).any() for line in second.lines), "which recorded none"
+    with pytest.raises(ValueError, match=r"axis must be one of k, epochs, .*; got 'bites'"):
+        draw([sent], tmp_path / "f.png", axis="bites")
+    with pytest.raises(ValueError, match="the records hold none of rounds"):
+        draw([sent], tmp_path / "f.png", axis="rounds")
+
+
 # comparisons of methods
 
 

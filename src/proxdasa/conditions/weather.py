@@ -44,6 +44,7 @@ class Weather:
         # What was computed last, by number of its block; no block has the number −1.
         self._active: tuple[int, Tensor, list[float]] = (-1, torch.empty(0), [])
         self._up: dict[int, Tensor] = {}  # the last two blocks: the rounds of a mixing step may lie in both
+        self._met: tuple[Hashable, Tensor] = (None, torch.empty(0))
         self._numbers: tuple[Hashable, list[int]] = (None, [])
         self.enter(0)
 
@@ -80,7 +81,9 @@ class Weather:
             self._up = {**dict([*self._up.items()][-1:]), block: made}
         if by_rounds and self._agents:
             # Named by both: a round that was looked at in passing may come again in another iteration.
-            return 0, (number, self._k), self._with_ends(self.active, self._up[block][place]).unsqueeze(0)
+            if self._met[0] != (number, self._k):
+                self._met = (number, self._k), self._with_ends(self.active, self._up[block][place]).unsqueeze(0)
+            return 0, *self._met
         return place, block, self._up[block]
 
     def links(self, number: int) -> Tensor:
