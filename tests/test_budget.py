@@ -186,6 +186,8 @@ def test_features_that_nobody_has_room_for_are_refused(tmp_path, little):
         lambda: networks.erdos_renyi(10**200, 0.5),
         lambda: networks.regular(10**5, 10),
         lambda: networks.one_peer_hypercube(2**17),
+        lambda: networks.base_graph(10**5, 3),
+        lambda: networks.base_graph(10**200, 10**300),
     ],
 )
 def test_large_graphs_are_refused_before_they_are_made(little, build):
@@ -196,7 +198,7 @@ def test_large_graphs_are_refused_before_they_are_made(little, build):
 def test_every_builder_is_asked(little):
     """Those that take numbers; from_file has its own tests, and paper() is small."""
     asked = {"ring", "path", "star", "complete", "grid", "torus", "ladder", "hypercube", "exponential", "erdos_renyi",
-             "regular", "one_peer_hypercube"}  # fmt: skip
+             "regular", "one_peer_hypercube", "base_graph"}  # fmt: skip
     assert asked == {build.__name__ for build in networks.ALL} - {"from_file", "paper"}
 
 

@@ -1,19 +1,25 @@
 """Networks whose graph changes from round to round."""
 
+import math
+
+import hypothesis.strategies as st
 import networkx as nx
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 
 import proxdasa
 from proxdasa import networks, problems, regularizers
 from proxdasa.conditions import LinkLoss, Outages
+from proxdasa.configs import network_expressions
 from proxdasa.engines import Simulator, Task
 from tests.setups import METHODS, N, in_threads, setup
 
 GRAPHS = {
     "hypercube": networks.one_peer_hypercube(8),
     "matchings": networks.random_matchings(nx.cycle_graph(8), rounds=12, seed=1),
+    "base": networks.base_graph(8, k=2),
     "alternating": networks.alternating([networks.ring(8), networks.star(8), networks.path(8)]),
 }
 assert N == 8
@@ -45,6 +51,59 @@ def test_the_hypercube_reaches_the_mean_in_log_n_rounds_with_one_peer_each(n):
     x = torch.randn(1, n, 3, dtype=torch.float64)
     mixed = simulator(network, rounds=n.bit_length() - 1).mix(x)
     torch.testing.assert_close(mixed, x.mean(dim=1, keepdim=True).expand_as(x))
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 4))
+def test_base_graphs_reach_the_mean_with_at_most_k_neighbours(n, k):
+    network = networks.base_graph(n, k)
+    product = np.eye(n)
+    for matrix in network.rounds or (network.W,):
+        W = matrix.toarray()
+        np.testing.assert_array_equal(W, W.T)
+        np.testing.assert_allclose(W.sum(axis=0), 1, rtol=0, atol=1e-14)
+        assert W.min() >= 0
+        assert np.count_nonzero(W - np.diag(W.diagonal()), axis=1).max() <= k
+        product = W @ product
+    np.testing.assert_allclose(product, 1 / n, rtol=0, atol=1e-12)
+    assert network.rho == 0
+    assert len(network.rounds) <= 2 * math.log(n, k + 1) + 2 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "rounds"),
+    [
+        (2, 1, 1), (8, 1, 3), (16, 3, 2), (12, 3, 2), (5, 4, 1), (5, 9, 1),  # products of factors up to k + 1
+        (3, 1, 3),  # 2 + 1: the pair's mean; the third exchanges; the pair's mean
+        (5, 1, 5),  # 4 + 1: two rounds, an exchange, two rounds
+        (6, 1, 4),  # twice 3, and then pairs; 4 + 2 would take five
+        (7, 1, 5),  # 4 + 2 + 1: two rounds, an exchange of four, and two rounds, in which 2 and 1 exchange too
+        (12, 1, 5),  # four times 3, and then 4
+        (7, 2, 4),  # 2·3 + 1: 6 = 2·3 takes two, an exchange, and one for the threes
+        (25, 2, 6),  # 2·9 + 2·3 + 1: 18 = 2·3·3 takes three, an exchange, and two for the nines
+        (25, 1, 9),  # 16 + 8 + 1: four rounds, an exchange, four rounds
+    ],
+)  # fmt: skip
+def test_the_number_of_rounds_of_base_graphs(n, k, rounds):
+    assert (len(networks.base_graph(n, k).rounds) or 1) == rounds
+
+
+def test_a_graph_with_a_single_round_does_not_change():
+    network = networks.base_graph(5, k=4)
+    assert network.rounds == ()
+    np.testing.assert_allclose(network.W.toarray(), 0.2)
+    assert networks.alternating([networks.ring(5)]).rounds == ()
+
+
+def test_with_one_neighbour_and_a_power_of_two_the_base_graph_is_the_hypercube():
+    for one, other in zip(networks.base_graph(16).rounds, networks.one_peer_hypercube(16).rounds, strict=True):
+        np.testing.assert_array_equal(one.toarray(), other.toarray())
+
+
+def test_a_base_graph_in_a_file_and_as_an_expression():
+    written = network_expressions.graph("base_graph(7, k=2)")
+    assert written.recipe == networks.base_graph(7, 2).recipe == {"name": "base_graph", "agents": 7, "k": 2}
+    assert network_expressions.graph("base_graph", 5).n == 5
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -110,10 +169,14 @@ def test_it_is_described_by_its_matrices():
     ("make", "said"),
     [
         (lambda: networks.one_peer_hypercube(6), "agents must be a power of two"),
+        (lambda: networks.base_graph(0), "base_graph: agents must be a whole number of at least 1; got 0"),
+        (lambda: networks.base_graph(4, k=0), "base_graph: k must be a whole number of at least 1; got 0"),
+        (lambda: networks.base_graph(4, k=1.5), "k must be a whole number"),
         (lambda: networks.alternating([networks.ring(4), networks.ring(5)]), "networks of one size"),
         (lambda: networks.random_matchings(nx.path_graph(["a", "b"])), "nodes 0, …, n−1"),
         (lambda: networks.random_matchings(nx.empty_graph(3)), "."),
-        (lambda: proxdasa.plan(networks.one_peer_hypercube(4)), "plans are for graphs that do not"),
+        (lambda: proxdasa.plan(networks.one_peer_hypercube(4), mixing=proxdasa.Chebyshev(3)),
+         "is a polynomial of one W, and one_peer_hypercube"),
         (lambda: proxdasa.run(proxdasa.D2(0.1), setup("prox-dasa").problem, GRAPHS["hypercube"]),
          "has another matrix in each round"),
         (lambda: proxdasa.run(proxdasa.ProxDASA(0.1, 0.1), setup("prox-dasa").problem, GRAPHS["hypercube"],

@@ -14,6 +14,7 @@ import proxdasa
 from proxdasa import conditions, configs, networks, problems, regularizers
 from proxdasa.cli import app
 from proxdasa.conditions import Bursts, Downtimes, LinkLoss, Outages, Participation, Stragglers, Weather
+from proxdasa.conditions.events import Draws
 from proxdasa.engines import Simulator, Task
 from proxdasa.engines.products import adjacency
 from proxdasa.engines.varying_products import VaryingProduct
@@ -112,6 +113,38 @@ def test_events_are_named_and_differ_between_trials(kind):
     assert torch.equal(look(range(60), trials=2), forward[:60, :2])
     assert not torch.equal(forward[:, 0], forward[:, 1])
     assert not torch.equal(look(range(60), seed=8), forward[:60])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 70)), min_size=2, max_size=40))
+def test_links_do_not_depend_on_what_was_predicted(steps):
+    """Iterations with any numbers of rounds, and gaps between them: a weather that looks ahead sees what others see."""
+    chosen, network = [LinkLoss(0.3), Participation(0.7)], GRAPHS["star"]
+    ahead = Weather(chosen, network, trials=2, seed=3)
+    k = number = 0
+    for rounds, gap in steps:
+        ahead.enter(k)
+        fresh = Weather(chosen, network, trials=2, seed=3)
+        fresh.enter(k)
+        for _ in range(2):  # two tensors go through the same rounds
+            for r in range(number, number + rounds):
+                assert torch.equal(ahead.links(r), fresh.links(r))
+        number, k = number + rounds, k + gap
+
+
+def test_where_rounds_follow_iterations_evenly_many_are_looked_at_at_once():
+    for rounds, gap in ((1, 1), (3, 1), (1, 5)):
+        weather = Weather([LinkLoss(0.3), Participation(0.7)], GRAPHS["star"], trials=1, seed=3)
+        spells = set()
+        for iteration in range(100):
+            weather.enter(iteration * gap)
+            spells |= {id(weather.look(iteration * rounds + r)[0]) for r in range(rounds)}
+        assert len(spells) <= 25 * max(gap, rounds)
+
+
+@given(st.one_of(st.floats(0, 1), st.sampled_from([2.0**-33, 1 - 2.0**-33, 2.0**-34])), st.integers(0, 5))
+def test_comparing_words_is_comparing_numbers(probability, block):
+    draws = Draws(0, 0, trials=2, items=3)
+    assert torch.equal(draws.below(block, probability), draws(block) < probability)
 
 
 def test_frequencies_and_lengths_are_as_declared():

@@ -152,6 +152,7 @@ REQUIRED = {
     "sizes": [30, 20, 10, 40],
     "snapshot": 3,
     "step": 0.5,
+    "std": 0.1,
     "tolerance": 1e-9,
     "trials": 2,
     "upper": 1,

@@ -117,7 +117,7 @@ def test_optimizers_refuse_it_and_networks_that_change():
     with pytest.raises(ValueError, match=r"Every\(.*\) sends nothing in some iterations"):
         optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.1, mixing=proxdasa.Every(2))
     with pytest.raises(ValueError, match="changes from round to round"):
-        optim.ProxDASA(model.parameters(), networks.one_peer_hypercube(2), gamma=0.1, alpha=0.1)
+        optim.ProxDASA(model.parameters(), networks.one_peer_hypercube(4), gamma=0.1, alpha=0.1)
 
 
 def test_a_method_that_mixes_at_its_start_does_so_after_a_trial_step_too():

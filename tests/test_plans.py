@@ -4,6 +4,7 @@ import csv
 import json
 import math
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -366,6 +367,64 @@ def test_lists_of_graphs():
         "torus(4, 5)",
         "erdos_renyi(8, 0.5)",
     ]
+
+
+# graphs that change
+
+
+CHANGING = [networks.base_graph(6), networks.base_graph(7, 2), networks.random_matchings(nx.cycle_graph(6), rounds=5)]
+
+
+@pytest.mark.parametrize("network", CHANGING, ids=lambda network: network.label)
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_what_is_measured_of_a_changing_graph_is_its_products(network, m):
+    n, R = network.n, len(network.rounds)
+    found = []
+    for iteration in range(R):
+        product = np.eye(n)
+        for r in range(iteration * m, (iteration + 1) * m):
+            product = network.rounds[r % R].toarray() @ product
+        found.append(np.linalg.norm(product - 1 / n, 2))
+    (row,) = (row for row in proxdasa.plan(network, mixing=Gossip(m)).mixings if row.m == m)
+    assert row.measured == pytest.approx(max(found), abs=1e-12)
+
+
+def test_a_plan_of_a_changing_graph_has_what_matrices_say_and_no_theory():
+    network = networks.base_graph(6)
+    plan = proxdasa.plan(network, K=100, L=2.0, d=10)
+    assert (plan.period, plan.rho, plan.alpha, plan.gamma) == (4, 0, None, None)
+    one, period = plan.mixings
+    assert (one.m, one.rule, period.m, period.rule) == (1, "1", 4, "a period")
+    assert (one.measured, period.measured) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
+    for row in plan.mixings:
+        assert {row.predicted, row.varrho, row.alpha_limit, row.condition, row.K_0, row.K_T} == {None}
+    sent = sum((W.toarray() > 0).sum() - 6 for W in network.rounds) / 6
+    assert period.megabytes == pytest.approx((2 * 10 * sent + 2 * 4 * network.degrees.mean()) * 4 / 1e6)
+
+
+def test_messages_compare_graphs_that_change_with_those_that_do_not(monkeypatch):
+    ring, hypercube = networks.ring(16), networks.one_peer_hypercube(16)
+    assert proxdasa.plan(hypercube).messages_to_agree == 4  # exact after four rounds with one message each
+    found = proxdasa.plan(ring).messages_to_agree / 2
+    assert ring.rho**found <= 0.1 < ring.rho ** (found - 1)
+    assert proxdasa.plan(networks.complete(5)).messages_to_agree == 4
+    monkeypatch.setattr(plans.sequences, "DENSE_LIMIT", 3)
+    whole = proxdasa.plan(CHANGING[2]).messages_to_agree / CHANGING[2].messages_per_round
+    assert whole % 5 == pytest.approx(0)
+    assert CHANGING[2].rho ** whole <= 0.1 < CHANGING[2].rho ** (whole - 5)
+
+
+def test_changing_graphs_on_the_command_line(tmp_path):
+    result = call("plan", "base_graph(6)", "-d", 10, "-K", 100)
+    assert result.exit_code == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines()[1:])) <= 80
+    for words in ("repeats itself after 4 rounds", "gossip, a period", "theory is for a graph that does not change"):
+        assert words in result.stdout
+    assert "√(n/K)" not in result.stdout
+    result = call("plan", "--compare", "ring,base_graph", "-n", 6, "-o", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    assert "its own" in result.stdout
+    assert [row["period"] for row in json.loads((tmp_path / "plan.json").read_text())][-1] == 4
 
 
 # weightings

@@ -30,8 +30,10 @@ from proxdasa.contracts import Problem
 BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
-# Streams: small numbers are the independent samples of one iteration; these are kept apart from them.
+# Streams: small numbers are the independent samples of one iteration; these are kept apart from them and each other.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))
+DATA, COMPRESSION, EVENTS = 2**33, 2**34, 2**35
+"""The first streams of data sets, compressed messages and conditions, each with room for the next ones."""
 
 
 class Words:

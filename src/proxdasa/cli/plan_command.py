@@ -57,6 +57,7 @@ def plan(
 
     Rounds, contraction and messages are exact. The limits on α, the γ = 1/L and the times K_0 and K_T are guarantees of
     the theory, not advice: much larger steps usually work better, and [b]proxdasa tune FILE --quick[/] finds them.
+    For graphs that change, such as [b]'base_graph(6)'[/], the theory has no step sizes and no times.
 
     For example [b]proxdasa plan ring -n 16 -K 10000 -d 8066[/], or [b]proxdasa plan --compare ring,torus -n 16[/].
     """

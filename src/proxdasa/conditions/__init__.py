@@ -1,4 +1,4 @@
-"""Conditions: what goes wrong in a network. Links lose messages, and agents are out, late, or take part only at times.
+"""Conditions: what goes wrong in a network. Links lose or disturb messages; agents are out, late or not always there.
 
     proxdasa.run(..., conditions=[conditions.LinkLoss(0.3), conditions.Outages(mean_up=200, mean_down=20)])
 
@@ -12,6 +12,8 @@ keep its weight.
 
 Agents. One that is out keeps its whole state, draws no sample and has no link in that iteration.
 
+Messages may arrive with noise. Then means survive in expectation only.
+
 Events are named by (seed, trial, link or agent, round or iteration) like samples, so they do not depend on the engine
 or on the number of processes, and a resumed run sees the same ones. Trials see different events.
 """
@@ -19,9 +21,10 @@ or on the number of processes, and a resumed run sees the same ones. Trials see 
 from proxdasa.conditions.agent_conditions import Downtimes, Outages, Participation, Stragglers
 from proxdasa.conditions.events import Condition
 from proxdasa.conditions.link_conditions import Bursts, LinkLoss
+from proxdasa.conditions.message_conditions import MessageNoise
 from proxdasa.conditions.weather import Weather
 
-ALL = (LinkLoss, Bursts, Outages, Downtimes, Participation, Stragglers)
+ALL = (LinkLoss, Bursts, Outages, Downtimes, Participation, Stragglers, MessageNoise)
 
 __all__ = [
     "ALL",
@@ -29,6 +32,7 @@ __all__ = [
     "Condition",
     "Downtimes",
     "LinkLoss",
+    "MessageNoise",
     "Outages",
     "Participation",
     "Stragglers",

@@ -101,7 +101,7 @@ class Participation:
 
     def begin(self, draws: Draws) -> Events:
         """Draw each iteration anew."""
-        return lambda block: draws(block) < self.probability
+        return lambda block: draws.below(block, self.probability)
 
 
 @dataclass(frozen=True)

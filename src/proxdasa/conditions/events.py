@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, Protocol
+from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from proxdasa import samples
 from proxdasa.samples import Words
 
-STREAM = 2**33
-"""The first of the generator's streams for conditions; samples use smaller numbers."""
 BLOCK = 64
-"""Times whose numbers are drawn together; part of the naming, so changing it changes every event."""
+"""Times whose numbers are drawn together; part of the naming, so changing it changes every event. `Chain` has
+eight bits for a time and a state."""
 
-Events = Callable[[int], Tensor]
-"""From the number of a block of times (rounds, or iterations) to whether items work, ``[BLOCK, trials, items]``."""
+Events = Callable[..., Tensor]
+"""From the number of a block of times (rounds, or iterations) to whether links or agents work, ``[BLOCK, trials,
+items]``; or from the number of a round, a range of directed links and a number of coordinates to what is added to
+messages, ``[trials, links, coordinates]``."""
 
 
 class Condition(Protocol):
-    """Something that happens to links (in each round) or to agents (in each iteration).
+    """Something that happens to links (in each round), to agents (in each iteration) or to messages.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -39,32 +43,58 @@ class Condition(Protocol):
         [[False, False, False]]
     """
 
-    concerns: ClassVar[Literal["links", "agents"]]
+    @property
+    def concerns(self) -> Literal["links", "agents", "messages"]:
+        """What it happens to; usually a constant of the class."""
 
     def begin(self, draws: Draws) -> Events:
         """The events of one run, from its named random numbers."""
 
 
 class Draws:
-    """Uniform numbers in (0, 1), named by seed, stream, trial, item and time."""
+    """Uniform numbers in (0, 1), named by seed, stream, trial, item and time.
+
+    What they return has shape ``[BLOCK, trials, items]``, with the times of an item side by side in memory, as the
+    generator yields them.
+    """
 
     def __init__(self, seed: int, stream: int, trials: int, items: int) -> None:
-        self._seed, self._stream, self.trials, self.items = seed, STREAM + stream, trials, items
+        self._seed, self._stream, self.trials, self.items = seed, samples.EVENTS + stream, trials, items
         self._words = Words()
+        self._held: tuple[int, Tensor] | None = None
 
     def __call__(self, block: int) -> Tensor:
-        """The numbers of the times of a block, ``[BLOCK, trials, items]``."""
-        # Of all links or agents, wherever they live: so a process knows what happens elsewhere without being told.
-        everybody = range(self.items)
-        drawn = [
-            torch.from_numpy(self._words(self._seed, self._stream, trial, block, everybody, BLOCK))
-            for trial in range(self.trials)
-        ]
-        return samples.uniforms(torch.stack(drawn)).permute(2, 0, 1)
+        """The numbers of the times of a block."""
+        return samples.uniforms(self._fetch(block))
+
+    def below(self, block: int, probability: float) -> Tensor:
+        """Whether the numbers of a block are below a probability; cheaper than to compare the numbers."""
+        words = self._fetch(block)
+        # (word + 2³¹ + ½) / 2³² < p, solved for the word. The bound may lie just outside of the words' range.
+        bound = math.ceil(probability * 2.0**32 - 0.5) - 2**31
+        if not -(2**31) <= bound < 2**31:
+            return torch.full_like(words, bound >= 2**31, dtype=torch.bool)
+        return torch.from_numpy(words.numpy() < np.int32(bound))
+
+    def normals(self, number: int, links: range, width: int) -> Tensor:
+        """Standard normals for the messages of a round over consecutive directed links, ``[trials, links, width]``."""
+        padded = width + -width % 8
+        words = np.empty((self.trials, len(links), padded), dtype=np.int32)
+        for trial in range(self.trials):
+            words[trial] = self._words(self._seed, self._stream, trial, number, links, padded)
+        return samples.normals(torch.from_numpy(words)[..., :width])
 
     def times(self, block: int) -> Tensor:
         """The times of a block, ``[BLOCK, 1, 1]``."""
         return torch.arange(block * BLOCK, (block + 1) * BLOCK).view(-1, 1, 1)
+
+    def _fetch(self, block: int) -> Tensor:
+        if self._held is None or self._held[0] != block:
+            fetched = np.empty((self.trials, self.items, BLOCK), dtype=np.int32)
+            for trial in range(self.trials):
+                fetched[trial] = self._words(self._seed, self._stream, trial, block, range(self.items), BLOCK)
+            self._held = block, torch.from_numpy(fetched).permute(2, 0, 1)
+        return self._held[1]
 
 
 class Chain:
@@ -77,29 +107,37 @@ class Chain:
 
     def __init__(self, draws: Draws, fail: float, recover: float) -> None:
         self._draws, self._fail, self._recover = draws, fail, recover
-        self._last: tuple[int, Tensor] | None = None
+        self._last: tuple[int, NDArray[np.bool_]] | None = None
 
     def __call__(self, block: int) -> Tensor:
         """Whether each item works at the times of a block."""
         follows = self._last is not None and self._last[0] == block - 1
-        works = self._last[1] if follows and self._last is not None else self._before(block)
-        states = []
-        for u in self._draws(block):
-            works = torch.where(u < self._fail, False, torch.where(u > 1 - self._recover, True, works))
-            states.append(works)
-        self._last = block, works
-        return torch.stack(states)
+        before = self._last[1] if follows and self._last is not None else self._before(block)
+        latest = np.maximum.accumulate(np.maximum(self._decisions(block), before[..., None]), axis=-1)
+        works = (latest & 1).view(bool)
+        self._last = block, works[..., -1]
+        return torch.from_numpy(works).permute(2, 0, 1)
 
-    def _before(self, block: int) -> Tensor:
+    def _decisions(self, block: int) -> NDArray[np.uint8]:
+        """``[trials, items, BLOCK]``: where the number of time t is decisive, 2t + 2 for failed and 2t + 3 for works.
+
+        Elsewhere 0. The state before a block is 0 or 1, so the largest so far is the latest, and odd if it works.
+        """
+        failed = self._draws.below(block, self._fail).permute(1, 2, 0).numpy().view(np.uint8)
+        stays = self._draws.below(block, math.nextafter(1 - self._recover, 2)).permute(1, 2, 0).numpy()
+        works, codes = (~stays).view(np.uint8), np.arange(2, 2 * BLOCK + 2, 2, dtype=np.uint8)
+        decisions: NDArray[np.uint8] = (failed | works) * codes + works
+        return decisions
+
+    def _before(self, block: int) -> NDArray[np.bool_]:
         """The state before a block, from the last decisive number of each item."""
-        works = torch.ones(self._draws.trials, self._draws.items, dtype=torch.bool)
-        open_ = torch.ones_like(works)
+        works = np.ones((self._draws.trials, self._draws.items), dtype=bool)
+        undecided = np.ones_like(works)
         # Backwards, because most items are decided by a recent number; the search ends once all are.
         for earlier in range(block - 1, -1, -1):
-            for u in self._draws(earlier).flip(0):
-                failed, recovered = u < self._fail, u > 1 - self._recover
-                works = torch.where(open_ & failed, False, works)  # those that recovered, or began so, work
-                open_ &= ~(failed | recovered)
-            if not bool(open_.any()):
+            last = self._decisions(earlier).max(axis=-1)
+            works = np.where(undecided & (last > 0), last & 1 > 0, works)
+            undecided &= last == 0
+            if not undecided.any():
                 break
         return works

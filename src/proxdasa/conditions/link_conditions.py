@@ -28,7 +28,7 @@ class LinkLoss:
 
     def begin(self, draws: Draws) -> Events:
         """Draw each round anew."""
-        return lambda block: draws(block) >= self.probability
+        return lambda block: ~draws.below(block, self.probability)
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Hashable, Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
+from proxdasa.conditions.pace import Pace
 from proxdasa.contracts import Network
+
+
+class Spell(NamedTuple):
+    """The links during consecutive times, which are looked at together: one at a time would take longer."""
+
+    first: int
+    """The first of the times."""
+    up: Tensor
+    """Which links are up, ``[trials, links, times]``."""
+    length: int
+    """The number of times."""
+    iterations: Sequence[int] = ()
+    """The iterations that these rounds are taken to belong to, where that matters."""
 
 
 class Weather:
@@ -31,27 +47,26 @@ class Weather:
     """
 
     def __init__(self, conditions: Sequence[Condition], network: Network, trials: int, seed: int) -> None:
-        self._ends = torch.from_numpy(network.edges)
-        self._links: list[Events] = []
-        self._agents: list[Events] = []
-        items = {"links": len(self._ends), "agents": network.n}
+        self._ends = torch.from_numpy(network.edges).T.contiguous()
+        items = {"links": len(network.edges), "agents": network.n, "messages": 2 * len(network.edges)}
+        began: dict[str, list[Events]] = {kind: [] for kind in items}
         for number, condition in enumerate(conditions):
             events = condition.begin(Draws(seed, number, trials, items[condition.concerns]))
-            (self._links if condition.concerns == "links" else self._agents).append(events)
+            began[condition.concerns].append(events)
+        self._links, self._agents, self._messages = began.values()
         weights = [np.asarray(W[tuple(network.edges.T)]).ravel() for W in network.rounds]
-        self._present = torch.from_numpy(np.stack(weights) > 0) if weights else None
-        self.trials, self._k = trials, 0
-        # What was computed last, by number of its block; no block has the number −1.
-        self._active: tuple[int, Tensor, list[float]] = (-1, torch.empty(0), [])
-        self._up: dict[int, Tensor] = {}  # the last two blocks: the rounds of a mixing step may lie in both
-        self._met: tuple[Hashable, Tensor] = (None, torch.empty(0))
-        self._numbers: tuple[Hashable, list[int]] = (None, [])
+        self._present = torch.from_numpy(np.stack(weights, axis=1) > 0) if weights else None
+        self.trials, self._k, self._pace = trials, 0, Pace()
+        self._by_rounds = bool(self._links) or self._present is not None or not self._agents
+        self._block, self._active = -1, torch.empty(0)  # who takes part in its iterations, [BLOCK, trials, n]
+        self._shares: Sequence[float] = ()
+        self._parts: dict[range, Sequence[Tensor]] = {}
+        self._held_links: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._held_ends: tuple[int, Tensor] = (-1, torch.empty(0))
+        # The tensors of a mixing step go through the same rounds one after the other, perhaps into the next spell.
+        self._spells: deque[Spell] = deque(maxlen=2)
+        self._counted: tuple[Spell | None, list[int]] = (None, [])  # a spell, and how many links are up at its times
         self.enter(0)
-
-    active: Tensor
-    """Which agents take part in the current iteration, ``[trials, n]``; only if some may be out."""
-    share: float
-    """The share of agents that take part in it, on average over trials."""
 
     @property
     def pauses(self) -> bool:
@@ -60,54 +75,98 @@ class Weather:
 
     def enter(self, k: int) -> None:
         """Begin iteration k."""
-        self._k, self.share = k, 1.0
-        if self._agents:
-            block, place = divmod(k, BLOCK)
-            if self._active[0] != block:
-                active = _all(events(block) for events in self._agents)
-                self._active = block, active, active.double().mean(dim=(1, 2)).tolist()
-            self.active, self.share = self._active[1][place], self._active[2][place]
+        self._k = k
+        if self._agents and self._block != k // BLOCK:
+            self._block = k // BLOCK
+            self._active = _all(events(self._block) for events in self._agents)
+            self._shares = self._active.double().mean(dim=(1, 2)).tolist()
+            self._parts.clear()
 
-    def look(self, number: int) -> tuple[int, Hashable, Tensor]:
-        """The links of a round of the current iteration, among those of a block: its place, the block, and their links.
+    @property
+    def disturbs(self) -> bool:
+        """Whether messages do not arrive as they were sent."""
+        return bool(self._messages)
+
+    def noise(self, number: int, links: range, width: int) -> Tensor:
+        """What is added to the messages of a round over consecutive directed links, ``[trials, links, width]``.
+
+        Directed links are numbered in ascending order of receivers, and of senders for each of them.
+        """
+        return functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
+
+    @property
+    def active(self) -> Tensor:
+        """Which agents take part in the current iteration, ``[trials, n]``; only if some may be out."""
+        return self._active[self._k % BLOCK]
+
+    def active_rows(self, agents: range) -> Tensor:
+        """Which of some consecutive agents take part in it, ``[trials, agents, 1]``."""
+        if agents not in self._parts:
+            self._parts[agents] = self._active[..., agents.start : agents.stop].unsqueeze(-1).unbind()
+        return self._parts[agents][self._k % BLOCK]
+
+    @property
+    def share(self) -> float:
+        """The share of agents that take part in it, on average over trials."""
+        return self._shares[self._k % BLOCK] if self._agents else 1.0
+
+    def look(self, number: int) -> tuple[Spell, int]:
+        """The spell that a round of the current iteration belongs to, and its place in it.
 
         Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. Where both
-        happen, a round cannot be looked at before its iteration is known, and is a block by itself.
+        happen, the iterations of later rounds are predicted; a round that comes in another one is looked at again.
         """
-        by_rounds = bool(self._links) or self._present is not None
-        block, place = divmod(number if by_rounds else self._k, BLOCK)
-        if block not in self._up:
-            made = self._links_of(block) if by_rounds else self._with_ends(self._active[1])
-            self._up = {**dict([*self._up.items()][-1:]), block: made}
-        if by_rounds and self._agents:
-            # Named by both: a round that was looked at in passing may come again in another iteration.
-            if self._met[0] != (number, self._k):
-                self._met = (number, self._k), self._with_ends(self.active, self._up[block][place]).unsqueeze(0)
-            return 0, *self._met
-        return place, block, self._up[block]
+        time = number if self._by_rounds else self._k
+        for spell in self._spells:
+            place = time - spell.first
+            if 0 <= place < spell.length and (not spell.iterations or spell.iterations[place] == self._k):
+                return spell, place
+        self._spells.appendleft(self._begin_spell(time))
+        return self._spells[0], time - self._spells[0].first
 
     def links(self, number: int) -> Tensor:
         """Which links are up in a round of the current iteration, ``[trials, links]``."""
-        place, _, up = self.look(number)
-        return up[place]
+        spell, place = self.look(number)
+        return spell.up[..., place]
+
+    def _begin_spell(self, time: int) -> Spell:
+        block, place = divmod(time, BLOCK)
+        if not self._agents:
+            return Spell(time - place, self._links_of(block), BLOCK)
+        if not self._by_rounds:
+            return Spell(time - place, self._ends_of_block(), BLOCK)
+        start = self._k - self._k % BLOCK
+        predicted = self._pace.predict(time, self._k, most=BLOCK - place)
+        iterations = [k for k in predicted if k < start + BLOCK]
+        length, here = len(iterations), [k - start for k in iterations]
+        in_turn = here[-1] - here[0] == length - 1 and len(set(here)) == length  # the usual case, and a view
+        ends = self._ends_of_block()[..., slice(here[0], here[-1] + 1) if in_turn else here]
+        return Spell(time, self._links_of(block)[..., place : place + length] & ends, length, iterations)
 
     def links_up(self, number: int) -> int:
         """How many links are up in a round of the current iteration, in all trials together."""
-        place, block, up = self.look(number)
-        if self._numbers[0] != block:
-            self._numbers = block, up.sum(dim=(1, 2)).tolist()
-        return self._numbers[1][place]
+        spell, place = self.look(number)
+        if self._counted[0] is not spell:
+            self._counted = spell, spell.up.sum(dim=(0, 1)).tolist()
+        return self._counted[1][place]
 
     def _links_of(self, block: int) -> Tensor:
-        up = torch.ones(BLOCK, self.trials, len(self._ends), dtype=torch.bool)
-        if self._present is not None:
-            # A graph that changes lacks links by plan: they count as down, and have no weight to give back.
-            up &= self._present[torch.arange(block * BLOCK, (block + 1) * BLOCK) % len(self._present)].unsqueeze(1)
-        return _all((up, *(events(block) for events in self._links)))
+        """Which links are up in the rounds of a block, as far as it does not depend on agents."""
+        if self._held_links[0] != block:
+            masks = [events(block).permute(1, 2, 0) for events in self._links]
+            if self._present is not None:
+                rounds = torch.arange(block * BLOCK, (block + 1) * BLOCK) % self._present.shape[1]
+                masks.append(self._present[:, rounds].expand(self.trials, -1, -1))
+            everything = torch.ones(self.trials, self._ends.shape[1], BLOCK, dtype=torch.bool)
+            self._held_links = block, _all(masks or [everything])
+        return self._held_links[1]
 
-    def _with_ends(self, active: Tensor, up: Tensor | None = None) -> Tensor:
-        both = active[..., self._ends[:, 0]] & active[..., self._ends[:, 1]]
-        return both if up is None else both & up
+    def _ends_of_block(self) -> Tensor:
+        """Which links have both of their ends, in the block of the current iteration."""
+        if self._held_ends[0] != self._block:
+            left, right = (self._active.permute(1, 2, 0).index_select(1, ends) for ends in self._ends)
+            self._held_ends = self._block, left & right
+        return self._held_ends[1]
 
 
 def _all(masks: Iterable[Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from proxdasa import samples
 
 # Streams of their own: kept apart from those of iterations and of `proxdasa.samples`.
-SPLIT, SHUFFLE, SHARDS, ROWS_OF_CLASSES, PROPORTIONS = (2**33 + i for i in range(5))
+SPLIT, SHUFFLE, SHARDS, ROWS_OF_CLASSES, PROPORTIONS = (samples.DATA + i for i in range(5))
 
 
 def permutation(count: int, seed: int, stream: int) -> Tensor:

@@ -191,9 +191,7 @@ class LocalAgents(ABC):
         if self._weather is None:
             return None
         self._weather.enter(k)
-        if not self._weather.pauses:
-            return None
-        return self._weather.active[:, self.agents.start : self.agents.stop].unsqueeze(-1)
+        return self._weather.active_rows(self.agents) if self._weather.pauses else None
 
     def proceed(self, k: int) -> bool:
         """True. Remembers the costs and extra rows so far, in case iteration k is interrupted and rewound."""

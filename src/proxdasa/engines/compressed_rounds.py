@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Compression
-from proxdasa.samples import Words
-
-STREAM = 2**34
-"""The first of the generator's streams for compressors, one for each tensor of a message."""
+from proxdasa.samples import COMPRESSION, Words
 
 
 class Round(NamedTuple):
@@ -101,7 +98,7 @@ class CompressedRounds:
             tensor, trial = divmod(row, self._trials)
             for start, stop in itertools.pairwise(starts):  # consecutive agents are drawn at once
                 some = range(int(agents[start]), int(agents[stop - 1]) + 1)
-                words = self._words(self._seed, STREAM + tensor, trial, number, some, padded)
+                words = self._words(self._seed, COMPRESSION + tensor, trial, number, some, padded)
                 drawn[row, start:stop] = words[:, :count]
         return torch.from_numpy(drawn)
 

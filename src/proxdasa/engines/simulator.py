@@ -51,11 +51,17 @@ class Simulator(LocalAgents):
             return self._compressed.mix(tensors, self.extra_rows, first)
         if weather is None:
             return tuple(self._product(x) for x in tensors)
-        # All tensors travel in the same messages, so they meet the same events: mix them side by side.
-        together, rounds = torch.cat(tensors, dim=-1), itertools.count(first)
-        mixing, rho = self._task.mixing, self._task.network.rho
-        mixed = mixing(lambda x: self._varying.in_weather(x, weather, next(rounds)), together, rho)
-        return torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1)
+        # All tensors travel in the same messages, so they meet the same events.
+        if weather.disturbs:
+            rounds, rho = itertools.count(first), self._task.network.rho
+            disturbed = lambda rows: self._varying.in_weather(rows, weather, next(rounds))  # noqa: E731
+            mixed = self._task.mixing(disturbed, torch.cat(tensors), rho)
+            return torch.split(mixed, len(tensors[0]))
+        matrices = [self._varying.matrix(weather, first + r) for r in range(self._rounds)]
+        return tuple(self._mix_by(iter(matrices), x) for x in tensors)
+
+    def _mix_by(self, matrices: Iterator[Tensor], x: Tensor) -> Tensor:
+        return self._task.mixing(lambda rows: self._varying(rows, next(matrices)), x, self._task.network.rho)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -10,7 +11,12 @@ from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 
 from proxdasa.conditions import Weather
+from proxdasa.conditions.weather import Spell
 from proxdasa.engines.products import dense_pays
+
+AT_ONCE = 2**18
+"""Entries of matrices that are made at once: many, because each operation takes some microseconds, but not more than
+fit into a processor's cache."""
 
 
 class VaryingProduct:
@@ -38,61 +44,99 @@ class VaryingProduct:
         places.sort_indices()
         rows = np.repeat(np.arange(len(here)), np.diff(places.indptr))
         left, right = rows + here.start, columns[places.indices]
-        self._shape, self._dtype, self._exact = (len(here), len(columns)), dtype, exact
-        self._indptr, self._dense = places.indptr, not exact and dense_pays(places, 1)
-        self._rows, self._columns = torch.from_numpy(rows), torch.from_numpy(places.indices.astype(np.int64))
-        weights = [np.asarray(each[rows, places.indices]).ravel() for each in rounds or (matrix,)]
-        # In float64 to the end of `values`, so that rows sum to one even if many weights go back to the diagonal.
-        self._weights = torch.from_numpy(np.stack(weights)).to(torch.float64)
-        self._diagonal = torch.from_numpy(np.flatnonzero(left == right))
-        self._links = torch.from_numpy(np.flatnonzero(left != right))
+        across = left != right
         # A link as one number, low · n + high: edges ascend, so a binary search finds it, with no n × n table.
         n = int(edges.max(initial=0)) + 1
-        low, high = np.minimum(left, right), np.maximum(left, right)
-        numbers = np.searchsorted(edges[:, 0] * n + edges[:, 1], (low * n + high)[self._links.numpy()])
-        self._numbers = torch.from_numpy(numbers)
+        low, high = np.minimum(left, right)[across], np.maximum(left, right)[across]
+        numbers = np.searchsorted(edges[:, 0] * n + edges[:, 1], low * n + high)
+        links, first, link = np.unique(numbers, return_index=True, return_inverse=True)
+        weights = np.stack([np.asarray(each[rows, places.indices]).ravel() for each in rounds or (matrix,)], axis=1)
+        self._shape, self._dtype, self._exact = (len(here), len(columns)), dtype, exact
+        self._indptr, self._dense = places.indptr, not exact and dense_pays(places, 1)
+        self._columns = torch.from_numpy(places.indices.astype(np.int64))
+        self._links = None if len(links) == len(edges) else torch.from_numpy(links)
+        self._link_weights = torch.from_numpy(weights[across][first]).to(dtype)  # [links here, rounds]
+        self._self_weights = torch.from_numpy(weights[~across]).to(dtype)  # [rows, rounds]
+        self._incident = torch.from_numpy(link.astype(np.int64)), torch.from_numpy(_starts(rows[across], len(here)))
+        # Where the entries of W_r are in a list of link weights, self weights and a zero.
+        source = np.empty(len(rows), dtype=np.int64)
+        source[across], source[~across] = link, len(links) + np.arange(len(here))
+        if self._dense:
+            full = np.full(self._shape, len(links) + len(here))
+            full[rows, places.indices] = source
+            source = full.ravel()
+        self._source = torch.from_numpy(source)
+        # The messages to the rows here: their receivers, where their weights are in W_r, and their numbers.
+        self._receivers = torch.from_numpy(rows[across])
+        flat = rows * len(columns) + places.indices if self._dense else np.arange(len(rows))
+        self._weighted = torch.from_numpy(flat[across].astype(np.int64))
+        earlier = int((edges < here.start).sum())
+        self._messages = range(earlier, earlier + len(self._receivers))
         self._tables: dict[int, tuple[Tensor, Tensor]] = {}
         self._terms = self._order() if exact else []
-        self._held: tuple[Hashable, Tensor] | None = None
+        self._spell: Spell | None = None
+        self._first, self._made = 0, cast("Sequence[Tensor]", ())
 
     def in_weather(self, x: Tensor, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number."""
-        place, block, up = weather.look(number)
-        if self._held is None or self._held[0] != block:
-            # Only a graph that changes needs to know which rounds these are.
-            first = number - place if len(self._weights) > 1 else 0
-            # The matrices of a whole block of rounds at once, in a few operations instead of a few for each round.
-            self._held = block, self._matrices(self.values(up, range(first, first + len(up))))
-        matrix = self._held[1][place]
+        matrix = self.matrix(weather, number)
         # The tensors of one mixing step may be stacked; they travel in the same messages and meet the same events.
         copies = len(x) // len(matrix)
-        return self(x, matrix.repeat(copies, *[1] * (matrix.ndim - 1)) if copies > 1 else matrix)
+        product = self(x, matrix.repeat(copies, *[1] * (matrix.ndim - 1)) if copies > 1 else matrix)
+        return self._add_noise(product, matrix, weather, number) if weather.disturbs else product
 
-    def values(self, up: Tensor, times: range) -> Tensor:
-        """The entries of W_r ``[times, trials, entries]`` for links that are up, ``[times, trials, links]``."""
-        weights = self._weights[[time % len(self._weights) for time in times]].unsqueeze(1)
-        kept = torch.where(up[..., self._numbers], 0.0, weights[..., self._links])
-        values = weights.expand(*up.shape[:2], -1).clone()
-        values[..., self._links] -= kept
+    def _add_noise(self, product: Tensor, matrix: Tensor, weather: Weather, number: int) -> Tensor:
+        """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
+        batch, _, d = product.shape
+        trials = weather.trials
+        noise = weather.noise(number, self._messages, batch // trials * d).to(product.dtype)
+        weighted = noise * matrix.flatten(1).index_select(1, self._weighted).unsqueeze(-1)
+        weighted = weighted.view(trials, -1, batch // trials, d).permute(2, 0, 1, 3).reshape(batch, -1, d)
+        return product.index_add_(1, self._receivers, weighted)
+
+    def matrix(self, weather: Weather, number: int) -> Tensor:
+        """W_r of the round with this number, in the form that products take; several rounds' are made at once."""
+        spell, place = weather.look(number)
+        if spell is not self._spell or not 0 <= place - self._first < len(self._made):
+            span = max(1, min(spell.length, AT_ONCE // (weather.trials * len(self._source))))
+            first = place - place % span
+            made = self.matrices(spell.up[..., first : first + span], spell.first + first)
+            self._spell, self._first, self._made = spell, first, made
+        return self._made[place - self._first]
+
+    def matrices(self, up: Tensor, first: int) -> Sequence[Tensor]:
+        """W_r for links that are up ``[trials, links, times]``, in the form that products take.
+
+        That is ``[trials, rows, columns]``, or the entries ``[trials, entries]``. ``first`` is the round of the first
+        time, if the graph changes.
+        """
+        trials, _, times = up.shape
+        weights, own = self._link_weights, self._self_weights
+        if (period := weights.shape[1]) > 1:
+            rounds = torch.arange(first, first + times) % period
+            weights, own = weights[:, rounds], own[:, rounds]
+        up = up if self._links is None else up.index_select(1, self._links)
+        carried = up.to(self._dtype) * weights
         # Adding zero changes no bit, so that W_r is W itself while all links are up.
-        back = torch.zeros(*up.shape[:2], self._shape[0], dtype=torch.float64)
-        back.index_add_(-1, self._rows[self._links], kept)
-        values[..., self._diagonal] += back
-        return values.to(self._dtype)
+        own = own + self._per_row(weights - carried)
+        listed = torch.cat([carried, own, carried.new_zeros(trials, 1, times)], dim=1)
+        entries = listed.index_select(1, self._source).permute(2, 0, 1).contiguous()
+        return entries.view(times, trials, *(self._shape if self._dense else (-1,))).unbind()
 
-    def _matrices(self, values: Tensor) -> Tensor:
-        """The entries in the form that products take: dense matrices, or the entries as they are."""
-        if not self._dense:
-            return values
-        matrices = values.new_zeros(*values.shape[:2], *self._shape)
-        matrices[..., self._rows, self._columns] = values
-        return matrices
+    def _per_row(self, weights: Tensor) -> Tensor:
+        """The sums ``[trials, rows, times]`` over the links of each row, in ascending order of neighbours."""
+        trials, links, times = weights.shape
+        steps, (numbers, starts) = torch.arange(trials).unsqueeze(-1), self._incident
+        indices, offsets = numbers + steps * links, starts + steps * len(numbers)
+        table = weights.reshape(-1, times)
+        sums = torch.nn.functional.embedding_bag(indices.flatten(), table, offsets.flatten(), mode="sum")
+        return sums.view(trials, -1, times)
 
     def __call__(self, x: Tensor, values: Tensor) -> Tensor:
-        """Each row becomes the weighted sum of its neighbours' rows; ``values`` are a round's, from `_matrices`."""
-        batch, columns, d = x.shape
+        """Each row becomes the weighted sum of its neighbours' rows; ``values`` are a round's, from `matrices`."""
         if self._dense:
             return torch.bmm(values, x)
+        batch, columns, d = x.shape
         if self._exact:
             total = x.new_zeros(batch, self._shape[0], d)
             for rows, places in self._terms:
@@ -115,3 +159,8 @@ class VaryingProduct:
         counts = np.diff(self._indptr)
         rows = [np.flatnonzero(counts > s) for s in range(int(counts.max(initial=0)))]
         return [(torch.from_numpy(some), torch.from_numpy(self._indptr[some] + s)) for s, some in enumerate(rows)]
+
+
+def _starts(rows: np.ndarray, count: int) -> np.ndarray:
+    """Where each row begins in an ascending list of rows."""
+    return np.searchsorted(rows, np.arange(count)).astype(np.int64)

@@ -12,6 +12,7 @@ agents responsible. Where a graph leaves a choice of weights, these are function
 A builder that is listed in `ALL` can be named in config files.
 """
 
+from proxdasa.networks.base_graphs import base_graph
 from proxdasa.networks.changing import alternating, one_peer_hypercube, random_matchings
 from proxdasa.networks.graphs import (
     complete,
@@ -35,7 +36,7 @@ from proxdasa.networks.weights import Weights, best_constant, constant, fastest,
 
 ALL = (
     ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file,
-    one_peer_hypercube,
+    one_peer_hypercube, base_graph,
 )  # fmt: skip
 """The builders whose arguments can be written in a file: numbers, a path and the name of a weighting."""
 
@@ -48,6 +49,7 @@ __all__ = [
     "Network",
     "Weights",
     "alternating",
+    "base_graph",
     "best_constant",
     "complete",
     "constant",

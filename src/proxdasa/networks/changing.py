@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import networkx as nx
 import numpy as np
-from scipy.sparse import csr_array, eye_array
+from scipy.sparse import csr_array
 
 from proxdasa.checks import check_count, invalid
 from proxdasa.networks.graphs import check_size
 from proxdasa.networks.network import Network
 from proxdasa.networks.recipes import builder
+from proxdasa.networks.weights import weigh_links
 
 
 @builder
@@ -31,8 +32,8 @@ def one_peer_hypercube(agents: int) -> tuple[csr_array, ...]:
         raise invalid("agents", "a power of two, at least 2", agents)
     dimensions = agents.bit_length() - 1
     check_size(agents, agents * dimensions)
-    everyone = np.arange(agents)
-    return tuple(_pairs(agents, everyone, everyone ^ (1 << bit)) for bit in range(dimensions))
+    lower = [np.flatnonzero((np.arange(agents) & (1 << bit)) == 0) for bit in range(dimensions)]
+    return tuple(_pairs(agents, left, left + (1 << bit)) for bit, left in enumerate(lower))
 
 
 @builder
@@ -59,9 +60,8 @@ def random_matchings(graph: "nx.Graph[int]", rounds: int = 64, seed: int = 0) ->
         for i, j in edges[random.permutation(len(edges))]:
             if free[i] and free[j]:
                 free[[i, j]] = False
-                pairs += [(i, j), (j, i)]
-        left, right = np.array(pairs).T
-        drawn.append(_pairs(len(graph), left, right))
+                pairs.append((i, j))
+        drawn.append(_pairs(len(graph), *np.array(pairs).T))
     return tuple(drawn)
 
 
@@ -81,5 +81,4 @@ def alternating(networks: Sequence[Network]) -> tuple[csr_array, ...]:
 
 def _pairs(n: int, left: np.ndarray, right: np.ndarray) -> csr_array:
     """W of a matching in which agent ``left[k]`` averages with ``right[k]``; the others keep their rows."""
-    links = csr_array((np.full(len(left), 0.5), (left, right)), shape=(n, n))
-    return csr_array(eye_array(n) + links - csr_array((np.full(len(left), 0.5), (left, left)), shape=(n, n)))
+    return weigh_links(n, left, right, np.full(len(left), 0.5))

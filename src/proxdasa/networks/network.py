@@ -77,6 +77,13 @@ class Network:
         return np.bincount(self.edges.ravel(), minlength=self.n)
 
     @cached_property
+    def messages_per_round(self) -> float:
+        """Messages that an agent sends in a round, on average over agents and, if the graph changes, over rounds."""
+        rounds = self.rounds or (self.W,)
+        sent = sum(W.nnz - int(np.count_nonzero(W.diagonal())) for W in rounds)
+        return sent / (len(rounds) * self.n)
+
+    @cached_property
     def edges(self) -> NDArray[np.int64]:
         """The edges as rows (i, j) with i < j, in ascending order."""
         return np.stack([self._upper.row, self._upper.col], axis=1).astype(np.int64)

@@ -35,7 +35,7 @@ def builder(weigh: Callable[P, csr_array | tuple[csr_array, ...]]) -> Callable[P
             for key, parameter in signature.parameters.items():
                 bound.arguments[key] = _convert(key, bound.arguments[key], parameter.annotation)
             made = weigh(*bound.args, **bound.kwargs)
-            rounds = made if isinstance(made, tuple) else ()
+            rounds = made if isinstance(made, tuple) and len(made) > 1 else ()  # a single one does not change
             W = csr_array(sum(made[1:], start=made[0]) / len(made)) if isinstance(made, tuple) else made
             recipe = {"name": name, **{key: _plain(value, W, rounds) for key, value in bound.arguments.items()}}
             return Network(W, _label(recipe, signature), recipe, rounds)

@@ -118,8 +118,7 @@ def fastest(graph: Graph) -> csr_array:
         raise ValueError("cvxpy found no weights for this graph; use metropolis weights, which fit every graph")
     # The solver is accurate to about 1e-8: smaller weights count as 0, and no agent's edges may sum to more than 1.
     found = np.where(w.value > 1e-6, w.value, 0.0) / max(1.0, float((np.abs(ends) @ w.value).max()))
-    A = coo_array((np.concatenate([found, found]), (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(n, n))
-    return _with_self_weights(A)
+    return weigh_links(n, i, j, found)
 
 
 def constant(graph: Graph, weight: float) -> csr_array:
@@ -144,6 +143,12 @@ def constant(graph: Graph, weight: float) -> csr_array:
         )
     A.data = np.full(A.nnz, float(weight))
     return _with_self_weights(A)
+
+
+def weigh_links(n: int, left: NDArray[Any], right: NDArray[Any], weights: NDArray[np.float64]) -> csr_array:
+    """W of n agents with these links, each given once, and self weights."""
+    ends = np.concatenate([left, right]), np.concatenate([right, left])
+    return _with_self_weights(coo_array((np.concatenate([weights, weights]), ends), shape=(n, n)))
 
 
 def _adjacency(graph: Graph) -> tuple[coo_array, NDArray[np.int64]]:

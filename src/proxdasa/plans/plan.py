@@ -20,6 +20,7 @@ from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.mixing.gossip import ceil
 from proxdasa.networks import Network
 from proxdasa.networks.spectrum import DENSE_LIMIT
+from proxdasa.plans.sequences import measure_rounds, messages_to_agree
 from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.plans.theory import bound, conditions, contraction, strictest, varrho
 
@@ -48,13 +49,16 @@ class MixingPlan:
     """The rule that gives m."""
     m: int
     """Communication rounds in an iteration."""
-    predicted: float
-    """The paper's bound on what is left of a disagreement: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1)."""
+    predicted: float | None
+    """The paper's bound on what is left of a disagreement: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1). None if the
+    graph changes, which the paper does not cover."""
     measured: float | None
     """How much the protocol leaves of the worst disagreement: its largest value at the eigenvalues of W. On networks of
-    more than 512 agents, how much it leaves of a random one, which is less; None where that would take too long."""
-    varrho: float
-    """ϱ(m) (Theorem 1); for Chebyshev mixing with its exact contraction 1/T_m(1/ρ) in place of ρ^m."""
+    more than 512 agents, how much it leaves of a random one, which is less; None where that would take too long. If
+    the graph changes, the most that any m rounds of one iteration leave."""
+    varrho: float | None
+    """ϱ(m) (Theorem 1); for Chebyshev mixing with its exact contraction 1/T_m(1/ρ) in place of ρ^m. None if the graph
+    changes."""
     alpha_limit: float | None
     """The largest α_k that meets the theory's conditions, as far as γ and L are known (Lemmas 7, 8 and 11)."""
     condition: str | None
@@ -88,16 +92,21 @@ class Plan:
     edges: int
     degrees: tuple[int, float, int]
     """The smallest, mean and largest number of neighbours of an agent."""
+    period: int
+    """The number of rounds after which the graph repeats itself; 1 if it does not change."""
     rho: float
-    """ρ = max(|λ₂|, |λ_n|) of W (Assumption 1)."""
+    """ρ = max(|λ₂|, |λ_n|) of W (Assumption 1); if the graph changes, the mean rate over a period."""
     gap: float
     """The spectral gap 1 − ρ."""
+    messages_to_agree: float
+    """Messages that an agent sends, on average, until gossip has left a tenth of the worst disagreement: where graphs
+    that change and those that do not can be compared. On changing graphs of more than 512 agents, for whole periods."""
     K: int | None
     """The number of iterations."""
     alpha: float | None
-    """min{√(n/K), 1}, the theory's step size for K iterations (Theorem 1)."""
+    """min{√(n/K), 1}, the theory's step size for K iterations (Theorem 1); None if the graph changes."""
     gamma: float | None
-    """γ as given, or 1/L (Theorem 1)."""
+    """γ as given, or 1/L (Theorem 1), unless the graph changes."""
     L: float | None
     """The Lipschitz constant of the gradients: given, or estimated."""
     L_estimated: bool
@@ -128,6 +137,9 @@ def plan(
     every: int = 1,
 ) -> Plan:
     """Predict how a method behaves on a network, before anything runs.
+
+    The paper's theory is for a graph that does not change. Of one that does, a plan contains what its matrices say, how
+    fast agents agree and how many messages that takes, and neither step sizes nor transient times.
 
     Args:
         network: the graph and its weights, for example ``networks.ring(16)``.
@@ -164,11 +176,14 @@ def plan(
     if problem is not None:
         d, dtype = problem.dim, problem.dtype
         L = estimate_lipschitz(problem) if L is None else L
-    if gamma is None and L is not None:
+    changes = bool(network.rounds)
+    if gamma is None and L is not None and not changes:
         gamma = 1 / L
-    if network.rounds:
-        raise ValueError(f"{network.label} changes from round to round, and plans are for graphs that do not")
-    ways = rules(network.rho)
+    if changes and isinstance(mixing, Chebyshev):
+        raise ValueError(
+            f"{mixing} is a polynomial of one W, and {network.label} has another in each round; use Gossip"
+        )
+    ways = rules(network)
     if mixing and _protocol(mixing, network) not in (_protocol(way, network) for way in ways.values()):
         ways["as given"] = mixing
     covered = method in TRACKING and every == 1
@@ -180,10 +195,12 @@ def plan(
         n=network.n,
         edges=len(network.edges),
         degrees=(int(degrees.min()), float(degrees.mean()), int(degrees.max())),
+        period=max(len(network.rounds), 1),
         rho=network.rho,
         gap=1 - network.rho,
+        messages_to_agree=messages_to_agree(network),
         K=K,
-        alpha=None if K is None else min(math.sqrt(network.n / K), 1.0),
+        alpha=None if K is None or changes else min(math.sqrt(network.n / K), 1.0),
         gamma=gamma,
         L=L,
         L_estimated=estimated,
@@ -193,11 +210,16 @@ def plan(
     )
 
 
-def rules(rho: float) -> dict[str, Gossip | Chebyshev]:
-    """The paper's rules for m: one round, ϱ(m) ≤ 1 (Section 4.3), and those of the remark on transient time."""
+def rules(network: Network) -> dict[str, Gossip | Chebyshev]:
+    """The paper's rules for m: one round, ϱ(m) ≤ 1 (Section 4.3), and those of the remark on transient time.
+
+    They are for one W. If the graph changes: one round, and all rounds of a period.
+    """
+    if network.rounds:
+        return {"1": Gossip(1), "a period": Gossip(len(network.rounds))}
     return {
         "1": Gossip(1),
-        "⌈log 3/(2(1 − ρ))⌉": Gossip(ceil(math.log(3) / (2 * (1 - rho)))),
+        "⌈log 3/(2(1 − ρ))⌉": Gossip(ceil(math.log(3) / (2 * (1 - network.rho)))),
         "⌈1/(1 − ρ)⌉": Gossip("auto"),
         "⌈1/√(1 − ρ)⌉": Chebyshev("auto"),
     }
@@ -210,6 +232,8 @@ def measure(network: Network, mixing: Gossip | Chebyshev) -> float | None:
     """
     if network.n == 1:
         return 0.0
+    if network.rounds:
+        return measure_rounds(network, mixing.rounds_for(network.rho))
     if mixing.rounds_for(network.rho) * max(network.n, DENSE_LIMIT) > WORK:
         return None
     if network.n <= DENSE_LIMIT:
@@ -241,22 +265,23 @@ def _mixing_plan(
     covered: bool,
 ) -> MixingPlan:
     rho, facts, (name, m) = network.rho, method.facts, _protocol(mixing, network)
-    ϱ = varrho(contraction(mixing, rho))
-    decisive = strictest(conditions(TRACKING[method], ϱ, gamma, L)) if covered else None
+    ϱ = None if network.rounds else varrho(contraction(mixing, rho))
+    decisive = strictest(conditions(TRACKING[method], ϱ, gamma, L)) if covered and ϱ is not None else None
     K_0 = None if decisive is None else ceil(network.n / decisive.limit**2)
     rounds = m if facts.mixes else 1
-    message = None if d is None else (facts.vectors * d + HEADER) * dtype.itemsize
+    # Where the graph changes, agents without a link in a round still exchange headers.
+    rows, headers = network.messages_per_round * facts.vectors, float(network.degrees.mean()) * HEADER
     return MixingPlan(
         mixing=name,
         rule=rule,
         m=m,
-        predicted=bound(mixing, rho),
+        predicted=None if network.rounds else bound(mixing, rho),
         measured=measure(network, mixing),
         varrho=ϱ,
         alpha_limit=None if decisive is None else decisive.limit,
         condition=None if decisive is None else f"{decisive.text} ({decisive.place})",
         K_0=K_0,
-        K_T=None if K_0 is None else max(K_0, network.n**3 * ϱ),
+        K_T=None if K_0 is None or ϱ is None else max(K_0, network.n**3 * ϱ),
         vectors=facts.vectors * rounds,
-        megabytes=None if message is None else rounds * float(network.degrees.mean()) * message / 1e6,
+        megabytes=None if d is None else rounds * (rows * d + headers) * dtype.itemsize / 1e6,
     )

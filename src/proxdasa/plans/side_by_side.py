@@ -13,13 +13,15 @@ MOST_AGENTS = 50
 def weightings(network: Network) -> tuple[dict[str, Network], dict[str, str]]:
     """The graph of a network with each of `networks.WEIGHTINGS`, and why some of them cannot be used.
 
-    If its own weights are none of these, they come first.
+    If its own weights are none of these, they come first. A graph that changes has only its own.
 
     Examples:
         >>> made, refused = plans.weightings(networks.path(4))
         >>> {name: round(network.rho, 3) for name, network in made.items()}
         {'metropolis': 0.805, 'max_degree': 0.805, 'best_constant': 0.707, 'fastest': 0.707}
     """
+    if network.rounds:
+        return {"its own": network}, {}
     made: dict[str, Network] = {}
     refused: dict[str, str] = {}
     for weights in WEIGHTINGS:

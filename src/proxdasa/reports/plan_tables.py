@@ -42,9 +42,17 @@ def network_lines(planned: Planned) -> list[str]:
     low, mean, high = plan.degrees
     neighbours = f"{high}" if low == high else f"{low} to {high}, on average {mean:.3g}"
     size = f"{count_of(plan.n, 'agent')}, {count_of(plan.edges, 'edge')}"
+    lines = [f"{network.label}: {size}, neighbours of an agent: {neighbours}"]
+    if plan.period > 1:
+        lines += [
+            f"the graph changes, and repeats itself after {count_of(plan.period, 'round')}",
+            f"messages that an agent sends in a round: {network.messages_per_round:.3g} on average",
+        ]
+    rates = ", on average over these rounds" if plan.period > 1 else ""
     return [
-        f"{network.label}: {size}, neighbours of an agent: {neighbours}",
-        f"ρ = {_rate(plan.rho)}, spectral gap 1 − ρ = {_number(plan.gap)}",
+        *lines,
+        f"ρ = {_rate(plan.rho)}, spectral gap 1 − ρ = {_number(plan.gap)}{rates}",
+        f"messages of an agent until gossip leaves a tenth of a disagreement: {_number(plan.messages_to_agree)}",
     ]
 
 
@@ -52,11 +60,18 @@ def contraction_sheet(plan: Plan) -> Sheet:
     """How much of a disagreement each way to mix leaves."""
     columns = {"rule": "rounds m", "m": "m", "predicted": "predicted", "measured": "measured", "varrho": "ϱ(m)"}
     how = "at the eigenvalues of W, the worst case" if plan.n <= DENSE_LIMIT else "on a random disagreement"
-    notes = [
-        "predicted: ρ^m (Lemma 3); Chebyshev 2(1 − √(1 − ρ))^m (Lemma 1)",
-        f"measured: the protocol {how}",
-        "ϱ(m) = (1 + ρ²ᵐ) ρ²ᵐ / (1 − ρ²ᵐ)² (Theorem 1); Chebyshev: 1/T_m(1/ρ) for ρ^m",
-    ]
+    notes = (
+        [
+            "measured: the product of m consecutive matrices, the worst of an iteration",
+            "predicted and ϱ(m): the paper's theory is for a graph that does not change",
+        ]
+        if plan.period > 1
+        else [
+            "predicted: ρ^m (Lemma 3); Chebyshev 2(1 − √(1 − ρ))^m (Lemma 1)",
+            f"measured: the protocol {how}",
+            "ϱ(m) = (1 + ρ²ᵐ) ρ²ᵐ / (1 − ρ²ᵐ)² (Theorem 1); Chebyshev: 1/T_m(1/ρ) for ρ^m",
+        ]
+    )
     return Sheet(columns, [[f"{row.mixing}, {row.rule}", *_cells(row, columns)] for row in plan.mixings], notes)
 
 
@@ -88,6 +103,8 @@ def _theory_notes(plan: Plan) -> list[str]:
         notes.append(f"α = √(n/K) = {plan.alpha:.4g} for K = {plan.K:,} (Theorem 1)")
     if plan.every > 1:
         return [*notes, "α and K are known if every iteration sends; the theory does not cover local steps"]
+    if plan.period > 1:
+        return [*notes, "α, K_0, K_T: the paper's theory is for a graph that does not change"]
     if plan.mixings[0].condition is None:
         return [*notes, f"α and K are known for the paper's own methods; its theory does not cover {plan.method}"]
     by_condition: dict[str | None, list[int]] = {}
@@ -111,22 +128,31 @@ def _theory_notes(plan: Plan) -> list[str]:
 
 
 def comparison_sheet(planned: Sequence[Planned]) -> Sheet:
-    """Graphs and weightings side by side; a graph is named in its first row, its edges are count_of in the second."""
-    columns = {"graph": "graph", "weights": "weights", "rho": "ρ"}
-    columns |= {"gossip": "gossip", "chebyshev": "Cheb.", "K_T": "K_T", "megabytes": "MB"}
+    """Graphs and weightings side by side; a graph is named in its first row, its edges are count_of in the second.
+
+    Where graphs change, rules and times of the paper are left out, and messages compare them with the others.
+    """
+    columns = {"graph": "graph", "weights": "weights", "rho": "ρ", "messages": "1/10"}
+    columns |= {"rounds": "m", "K_T": "K_T", "megabytes": "MB"}
     rows: list[list[Cell]] = []
     for network, group in itertools.groupby(planned, key=attrgetter("network")):
         names = itertools.chain([network.label, count_of(len(network.edges), "edge")], itertools.repeat(""))
         for _, weights, plan in group:
-            single, _, gossip, chebyshev, *_ = plan.mixings
-            numbers = map(_number, (gossip.m, chebyshev.m, single.K_T, chebyshev.megabytes))
-            rows.append([next(names), weights, _rate(plan.rho), *numbers])
+            ways = {row.rule: row for row in plan.mixings}
+            gossip, chebyshev = ways.get("⌈1/(1 − ρ)⌉"), ways.get("⌈1/√(1 − ρ)⌉")
+            rounds = f"{_number(gossip.m)}, {_number(chebyshev.m)}" if gossip and chebyshev else UNKNOWN
+            agree, K_T = _number(plan.messages_to_agree), _number(plan.mixings[0].K_T)
+            sent = _number((chebyshev or plan.mixings[0]).megabytes)
+            rows.append([next(names), weights, _rate(plan.rho), agree, rounds, K_T, sent])
+    changes = any(plan.period > 1 for _, _, plan in planned)
     notes = [
-        "gossip: rounds m = ⌈1/(1 − ρ)⌉; Cheb.: m = ⌈1/√(1 − ρ)⌉ of Chebyshev mixing",
+        "1/10: messages of an agent until gossip leaves a tenth of a disagreement",
+        "m: rounds ⌈1/(1 − ρ)⌉ of gossip, ⌈1/√(1 − ρ)⌉ of Chebyshev mixing",
         "K_T: transient time with one round (Corollary), an order of magnitude",
         "MB that an agent sends in an iteration of Chebyshev mixing"
         + (f", one of {planned[0].plan.every:,}" if planned[0].plan.every > 1 else "")
         + "; need --dim" * (planned[0].plan.d is None),
+        *(["graphs that change: MB for one round; the paper's m and K_T are for one W"] if changes else []),
     ]
     return Sheet(columns, rows, notes)
 

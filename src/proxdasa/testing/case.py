@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import networks
+from proxdasa.conditions import Condition, LinkLoss, Participation
 from proxdasa.contracts import Agents, Algorithm, Problem, Regularizer, unpack
 from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
@@ -26,6 +27,8 @@ SEEN = STEPS // 3
 """The number of steps in the shortest checks of messages: what happens less often is not seen there."""
 WEIGHT = 1.0
 """λ of the L1 norm in the checks."""
+BAD_WEATHER: Sequence[Condition] = (LinkLoss(0.3), Participation(0.6))
+"""Links that fail, and agents that keep their rows in some iterations while the others go on."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from proxdasa.conditions import LinkLoss, Participation
 from proxdasa.mixing import Gossip
-from proxdasa.testing.case import STEPS, Case, Verbs, quadratic, random_state, rows, walk
+from proxdasa.testing.case import BAD_WEATHER, STEPS, Case, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
 
 
@@ -113,8 +112,8 @@ def tracking(case: Case) -> None:
 def pausing(case: Case) -> None:
     """The mean over agents of a tracker equals that of what it tracks also if links fail and agents pause."""
     tracks = _trackers(case)
-    harm = [LinkLoss(0.3), Participation(0.6)]
-    made = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, conditions=harm, x0=rows())
+    settings = {"regularizer": case.regularizer, "conditions": BAD_WEATHER, "x0": rows()}
+    made = case.setup(quadratic(noise=0.1), case.star, **settings)
     _check_means(tracks, made.run().state, f"after {STEPS} steps with links that fail and agents that pause")
 
 

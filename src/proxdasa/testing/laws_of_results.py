@@ -14,7 +14,7 @@ from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import Zero
 from proxdasa.runs.loop import Saving
-from proxdasa.testing.case import SEEN, STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
+from proxdasa.testing.case import BAD_WEATHER, SEEN, STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
 from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, changed_names, close, largest, law
 
 
@@ -95,19 +95,24 @@ def processes(case: Case) -> None:
 
 @law(usually="memory outside of the state, or two variables that must be the same tensor")
 def resuming(case: Case) -> None:
-    """A run that continues from a checkpoint has the same bits as one that was not interrupted."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer, x0=rows())
+    """A run that continues from a checkpoint has the same bits as one that was not interrupted, in any weather."""
 
     def interrupt(k: int, _iterations: int, _rows: Any) -> None:
         if k == STEPS // 2:
             raise KeyboardInterrupt
 
-    with tempfile.TemporaryDirectory() as folder:
-        saving = Saving(Path(folder))
-        setup.run(interrupt, saving)
-        resumed, whole = setup.run(None, saving), setup.run()
-    if changed := [name for name in whole.state if not torch.equal(whole.state[name], resumed.state[name])]:
-        raise Violation(f"after resuming at iteration {STEPS // 2} the run ended with another {', '.join(changed)}")
+    for chosen in ((), BAD_WEATHER):
+        problem, settings = quadratic(noise=0.1), {"regularizer": case.regularizer, "conditions": chosen}
+        setup = case.setup(problem, case.star, x0=rows(), **settings)
+        with tempfile.TemporaryDirectory() as folder:
+            saving = Saving(Path(folder))
+            setup.run(interrupt, saving)
+            resumed, whole = setup.run(None, saving), setup.run()
+        if changed := [name for name in whole.state if not torch.equal(whole.state[name], resumed.state[name])]:
+            weather = "while links failed and agents paused " if chosen else ""
+            raise Violation(
+                f"after resuming at iteration {STEPS // 2} {weather}the run ended with another {', '.join(changed)}"
+            )
 
 
 @law(

@@ -100,8 +100,7 @@ class Neighbourhood:
     def _in_weather(self, product: VaryingProduct, x: Tensor, number: int) -> Tensor:
         """The product of a round in which rows travel over the links that are up, and over no others."""
         assert self._weather is not None
-        place, _, links = self._weather.look(number)
-        return product.in_weather(self.table(x, up=links[place]), self._weather, number)
+        return product.in_weather(self.table(x, up=self._weather.links(number)), self._weather, number)
 
     def meet(self, like: Tensor) -> None:
         """Exchange messages, of the size of a step's, that say: no step follows.

@@ -1,0 +1,41 @@
+"""How rounds follow iterations, learned from the past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from proxdasa.conditions.events import BLOCK
+
+
+class Pace:
+    """Predicts the iterations of the rounds to come: the steps of a method usually have equally many rounds each.
+
+    The prediction is that m rounds belong to one iteration and the next m to the g-th after it. It is made for few
+    rounds if it was wrong the last time, and for twice as many each time that it was right.
+    """
+
+    def __init__(self) -> None:
+        self._number, self._k = 0, 0  # where the current pace began
+        self._rounds, self._iterations = 1, 1
+        self._ahead = 1
+
+    def predict(self, number: int, k: int, most: int) -> Sequence[int]:
+        """The iterations of rounds from ``number`` on, which belongs to iteration k; at most as many as asked."""
+        if self._of(number) == k:
+            self._ahead = min(2 * self._ahead, BLOCK)
+        else:
+            self._learn(number, k)
+            self._ahead = 1
+        return [self._of(later) for later in range(number, number + min(self._ahead, most))]
+
+    def _of(self, number: int) -> int:
+        return self._k + (number - self._number) // self._rounds * self._iterations
+
+    def _learn(self, number: int, k: int) -> None:
+        passed, gone = number - self._number, k - self._k
+        if passed > 0 and gone == 0:  # this iteration has more rounds than it seemed
+            self._rounds = passed + 1
+        else:
+            forward = passed > 0 and gone > 0
+            self._rounds, self._iterations = (passed, gone) if forward else (1, 1)
+            self._number, self._k = number, k

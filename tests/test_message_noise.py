@@ -1,0 +1,106 @@
+"""Messages that arrive with noise."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, problems
+from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather
+from proxdasa.engines.varying_products import VaryingProduct
+from proxdasa.runs.loop import Saving
+from tests.setups import in_threads, setup
+
+BAD = [LinkLoss(0.3), MessageNoise(0.5), Outages(8, 4), MessageNoise(0.1)]
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("network", [networks.star(6), networks.ring(40), networks.base_graph(6)], ids=str)
+def test_each_message_that_arrives_has_noise_of_its_own(network, exact):
+    """Against the equation, with loops, for two tensors that travel together."""
+    n, d, trials = network.n, 3, 2
+    weather = Weather(BAD, network, trials, seed=4)
+    everyone = np.arange(n)
+    product = VaryingProduct(
+        network.W, range(n), everyone, network.edges, torch.float64, exact, rounds=network.rounds
+    )  # fmt: skip
+    x = torch.randn(2, trials, n, d, dtype=torch.float64)
+    number = 7
+    weather.enter(3)
+    W = (network.rounds or (network.W,))[number % max(len(network.rounds), 1)].toarray()
+    directed = sorted((int(i), int(j)) for a, b in network.edges for i, j in ((a, b), (b, a)))
+    noise = weather.noise(number, range(len(directed)), 2 * d).double()
+    expected = torch.zeros_like(x)
+    for t in range(trials):
+        up = {
+            tuple(edge) for edge, works in zip(network.edges.tolist(), weather.links(number)[t], strict=True) if works
+        }
+        for i in range(n):
+            expected[:, t, i] += W[i, i] * x[:, t, i]
+        for place, (i, j) in enumerate(directed):
+            arrives = (min(i, j), max(i, j)) in up
+            came = x[:, t, j] + noise[t, place].view(2, d) if arrives else x[:, t, i]
+            expected[:, t, i] += W[i, j] * came
+    found = product.in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_noise_is_named_and_as_large_as_declared():
+    network = networks.ring(50)
+    weather = Weather([MessageNoise(0.3)], network, trials=2, seed=1)
+    noise = torch.stack([weather.noise(number, range(100), 20) for number in range(10)])
+    assert abs(noise.std() - 0.3) < 0.005
+    assert abs(noise.mean()) < 0.005
+    assert torch.equal(weather.noise(4, range(30, 40), 20), noise[4][:, 30:40]), "whoever asks"
+    parts = noise.flatten(2).flatten(0, 1)
+    assert torch.corrcoef(parts).fill_diagonal_(0).abs().max() < 0.1
+    assert torch.corrcoef(noise[0, 0]).fill_diagonal_(0).abs().max() < 0.95, "each link its own"
+
+
+@pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])
+def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name):
+    made = setup(name, conditions=[MessageNoise(0.01), LinkLoss(0.2), Outages(9, 3)], mixing=proxdasa.Gossip(2))
+    alone = made.run().x
+    for size in (2, 3):
+        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
+        assert torch.equal(first.x, alone)
+    torch.testing.assert_close(dataclasses.replace(made, exact=False).run().x, alone, rtol=1e-3, atol=1e-5)
+    assert not torch.equal(dataclasses.replace(made, conditions=made.conditions[1:]).run().x, alone)
+
+
+def test_an_interrupted_run_hears_the_same_noise(tmp_path):
+    made = setup("prox-dasa", conditions=[MessageNoise(0.1)], mixing=proxdasa.Gossip(1), observe_every=1)
+
+    def interrupt(k, _iterations, _rows):
+        if k == 7:
+            raise KeyboardInterrupt
+
+    assert made.run(interrupt, Saving(tmp_path)).iterations < 12
+    assert torch.equal(made.run(None, Saving(tmp_path)).x, made.run().x)
+
+
+def test_no_noise_is_the_perfect_run_bit_by_bit():
+    perfect = setup("prox-dasa-gt", mixing=proxdasa.Gossip(2))
+    assert torch.equal(dataclasses.replace(perfect, conditions=[MessageNoise(0.0)]).run().x, perfect.run().x)
+
+
+def test_a_tracker_never_forgets_noise_and_an_average_does():
+    """Without gradients, the mean of u is the sum of all noise so far: its variance grows with every round."""
+    n, d, σ, trials, network = 4, 10, 0.1, 150, networks.ring(4)
+    nothing = problems.Quadratic(torch.zeros(n, d, d).double(), torch.zeros(n, d).double())
+    settings = {"conditions": [MessageNoise(σ)], "trials": trials, "observe_every": 100}
+    W = network.W.toarray()
+    each_round = σ**2 * (W**2 - np.diag(np.diag(W) ** 2)).sum() / n**2
+    for K in (25, 100):
+        tracked = proxdasa.run(proxdasa.ProxDASAGT(0.1, 0.3), nothing, network, iterations=K, **settings)
+        walked = tracked.state["u"].mean(dim=1).var()
+        assert walked == pytest.approx(K * each_round, rel=0.12)
+        averaged = proxdasa.run(proxdasa.ProxDASA(0.1, 0.3), nothing, network, iterations=K, **settings)
+        assert averaged.state["z"].mean(dim=1).var() == pytest.approx(each_round / (1 - 0.7**2), rel=0.12)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="std must be a finite number of at least 0; got -1"):
+        MessageNoise(-1)
