@@ -14,11 +14,15 @@ from proxdasa.cli.display import err, input_errors, numbers, output_option, say,
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
 from proxdasa.exit_codes import Code
-from proxdasa.experiments import real_data
+from proxdasa.experiments import lost_messages, real_data
 from proxdasa.experiments.heterogeneity import BETAS, level, skew
+from proxdasa.experiments.robustness import LOSSES, SHARES_OUT, SPLIT_NAMES
 from proxdasa.experiments.speedup import AGENTS
 from proxdasa.experiments.topology import MIXING_NAMES, ROUNDS
 from proxdasa.runs.setup import Setup
+
+RULES_LENGTH = 3_000
+"""Iterations for each rule of `lost_messages`."""
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment and show its table and figure.")
 
@@ -176,6 +180,52 @@ def topology(
         runs = [_graph_run(name, setups[name], run) for name, run in _load(output, setups).items()]
         title = f"{reports.quantity_of('stationarity', [each.run for each in runs]).label} at the end"
         _show_study(title, reports.rounds_sheet(runs), output, lambda path: reports.draw_rounds(runs, path))
+    exit_if_diverged(results)
+
+
+@app.command()
+@add_audience_options
+def robustness(
+    losses: Annotated[str, typer.Option(help="Shares of messages that are lost.")] = ",".join(
+        f"{loss:g}" for loss in LOSSES
+    ),
+    out: Annotated[str, typer.Option(help="Shares of the time that an agent is out.")] = ",".join(
+        f"{share:g}" for share in SHARES_OUT
+    ),
+    iterations: Annotated[int, typer.Option(min=1, help="K.")] = 1_000,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Annotated[Path, output_option("Folder for results, tables and figures.")] = Path("results/robustness"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Imperfect networks: six methods under lost messages, agents that are out, and compressed messages.
+
+    On digits, with agents alike and with one class per agent; and five rules for lost messages, on problems whose
+    answers are known. Takes about half an hour. Finished runs of the same settings in the output folder are reused.
+    """
+    with input_errors():
+        shares = numbers("--losses", losses, float), numbers("--out", out, float)
+        cases = experiments.robustness(*shares, 10, iterations, trials, seed)
+    setups = {case.name: setup for case, setup in cases.items()}
+    say(f"digits, 10 agents on a ring, K = {iterations}, {trials} trials, {len(setups)} runs")
+    rules = lost_messages.compare_rules(RULES_LENGTH, RULES_LENGTH // 100, trials)
+    with tuning.expect_divergence():
+        results = run_all(setups, output, overwrite)
+    with input_errors():
+        loaded = _load(output, setups)
+        runs = [
+            reports.ImperfectRun(loaded[case.name], SPLIT_NAMES[case.split], case.kind, case.level)
+            for case in cases
+            if case.name in loaded
+        ]
+        labelled = [replace(each.run, label=f"{each.split}, {each.condition}") for each in runs]
+        sheet = reports.compare(labelled, {}, ("objective", "consensus", "accuracy", "bytes"))
+        show_table("final objective", reports.robustness_sheet(runs, "objective"))
+        show_table(f"distance to the solution after {RULES_LENGTH} iterations", reports.rules_sheet(rules))
+        written = [*sheet.write(output), reports.rules_sheet(rules).write_csv(output / "rules.csv")]
+        written.append(reports.draw_imperfections(runs, output / "figure.png"))
+        written.append(reports.draw_bytes(runs, output / "bytes.png"))
+        show_written([*written, reports.draw_rules(rules, RULES_LENGTH // 100, output / "rules.png")])
     exit_if_diverged(results)
 
 

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from proxdasa.reports.figures import draw, draw_comparison, drawable, second_half, shown_curve
     from proxdasa.reports.page import write_page
     from proxdasa.reports.panels import Panel, draw_panels
+    from proxdasa.reports.robustness_figures import (
+        ImperfectRun,
+        draw_bytes,
+        draw_imperfections,
+        draw_rules,
+        robustness_sheet,
+        rules_sheet,
+    )
     from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, rounds_sheet
 
 # What draws is imported when it is first used: matplotlib takes half a second, and most commands draw nothing.
@@ -23,6 +31,14 @@ _DRAWING = {
     "figures": ("draw", "draw_comparison", "drawable", "second_half", "shown_curve"),
     "page": ("write_page",),
     "panels": ("Panel", "draw_panels"),
+    "robustness_figures": (
+        "ImperfectRun",
+        "draw_bytes",
+        "draw_imperfections",
+        "draw_rules",
+        "robustness_sheet",
+        "rules_sheet",
+    ),
     "studies": ("LEVEL_MEASURES", "GraphRun", "draw_levels", "draw_rounds", "rounds_sheet"),
     "plan_tables": (),
     "tuning_results": (),
@@ -43,6 +59,7 @@ __all__ = [
     "Cell",
     "Curve",
     "GraphRun",
+    "ImperfectRun",
     "Line",
     "Panel",
     "Run",
@@ -52,10 +69,13 @@ __all__ = [
     "Table",
     "compare",
     "draw",
+    "draw_bytes",
     "draw_comparison",
+    "draw_imperfections",
     "draw_levels",
     "draw_panels",
     "draw_rounds",
+    "draw_rules",
     "drawable",
     "end_sheet",
     "finals",
@@ -63,7 +83,9 @@ __all__ = [
     "plan_tables",
     "quantity",
     "quantity_of",
+    "robustness_sheet",
     "rounds_sheet",
+    "rules_sheet",
     "salvage",
     "second_half",
     "shorten_comparison",
