@@ -1,6 +1,7 @@
 """Settings and fixtures shared by tests, and the browser that some of them look at pages with."""
 
 import gc
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests import forks
+
+# What `proxdasa.sites.post` sets, for workers in which another library imports grpc before.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
 LONG = (
     "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",

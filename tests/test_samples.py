@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import itertools
 import weakref
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from scipy import stats
 
 from proxdasa import samples
+from proxdasa.data import order
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.samples import BLOCK, Samples, Words, normals, uniforms, words
 
@@ -110,3 +112,10 @@ def test_operations_for_the_compiler_are_the_samples_and_keep_nothing():
     assert [reference() for reference in gone] == [None] * 3
     with pytest.raises(KeyError):
         draws[0](0, 0)
+
+
+def test_streams_are_apart():
+    """Each use of randomness has streams of its own: equal words would tie events to data, or messages to samples."""
+    first = [0, samples.START, samples.DATA, samples.COMPRESSION, samples.EVENTS]
+    assert all(later - earlier >= 2**32 for earlier, later in itertools.pairwise(first))
+    assert samples.DATA <= order.SPLIT < order.PROPORTIONS < samples.COMPRESSION

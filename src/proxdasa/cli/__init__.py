@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from proxdasa import data
-from proxdasa.cli import plan_command, report_command, reproduce_commands, run_commands
+from proxdasa.cli import keys_commands, plan_command, report_command, reproduce_commands, run_commands, site_commands
 from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
 from proxdasa.cli.tune_command import tune
@@ -29,6 +29,8 @@ from proxdasa.runs.setup import Setup
 EXITS = f"{SUMMARY} More in docs/processes.md."
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(reproduce_commands.app, name="reproduce")
+app.add_typer(keys_commands.app, name="keys")
+app.add_typer(site_commands.app, name="site")
 data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and list what is there.")
 app.add_typer(data_app, name="data")
 

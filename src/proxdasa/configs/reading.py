@@ -74,7 +74,9 @@ def load(path: Path) -> dict[str, Any]:
 def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     """The run that a table of settings describes, after one trial step unless ``try_step=False``."""
     refuse_auto(settings)
-    settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    # Who takes part in a study is no matter of the run that simulates it (see `proxdasa.sites.study`).
+    given = {key: value for key, value in settings.items() if key != "sites"}
+    settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
     network, problem = settings.get("network"), settings.get("problem")
     if isinstance(network, str):
         network = settings["network"] = {"name": network}

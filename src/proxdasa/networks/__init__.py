@@ -19,6 +19,7 @@ from proxdasa.networks.graphs import (
     erdos_renyi,
     exponential,
     from_graph,
+    from_links,
     from_matrix,
     grid,
     hypercube,
@@ -36,7 +37,7 @@ from proxdasa.networks.weights import Weights, best_constant, constant, fastest,
 
 ALL = (
     ring, path, star, complete, grid, torus, ladder, hypercube, exponential, erdos_renyi, regular, paper, from_file,
-    one_peer_hypercube, base_graph,
+    from_links, one_peer_hypercube, base_graph,
 )  # fmt: skip
 """The builders whose arguments can be written in a file: numbers, a path and the name of a weighting."""
 
@@ -58,6 +59,7 @@ __all__ = [
     "fastest",
     "from_file",
     "from_graph",
+    "from_links",
     "from_matrix",
     "grid",
     "hypercube",

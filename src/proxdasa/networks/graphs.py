@@ -5,6 +5,7 @@ the function's name and arguments as its recipe, from which a config file can ma
 """
 
 import math
+from collections.abc import Sequence
 
 import networkx as nx
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, sparray, spmatrix
 
 from proxdasa import memory_budget
-from proxdasa.checks import check_count, check_probability, check_whole
+from proxdasa.checks import check_count, check_probability, check_whole, invalid
 from proxdasa.networks.matrix_checks import check_dense, check_matrix
 from proxdasa.networks.recipes import builder
 from proxdasa.networks.weights import Graph, Weights, constant, metropolis
@@ -34,6 +35,23 @@ def ring(agents: int) -> csr_array:
     check_count(agents, "agents")
     check_size(agents, agents)
     return constant(nx.cycle_graph(agents), 1 / 3)
+
+
+@builder
+def from_links(links: Sequence[Sequence[str]], weights: Weights = metropolis) -> csr_array:
+    """The graph with these links between agents that have names; agents are numbered in alphabetical order.
+
+    Examples:
+        >>> networks.from_links([["berlin", "munich"], ["munich", "aachen"]]).edges.tolist()  # aachen is agent 0
+        [[0, 2], [1, 2]]
+    """
+    for link in links:
+        if isinstance(link, str) or len(link) != 2 or not all(isinstance(name, str) for name in link):
+            raise invalid("links", "a list of pairs of names", link)
+    names = sorted({name for link in links for name in link})
+    graph = nx.empty_graph(len(names))
+    graph.add_edges_from((names.index(left), names.index(right)) for left, right in links)
+    return weights(graph)
 
 
 @builder

@@ -68,6 +68,8 @@ def _plain(value: object, W: csr_array, rounds: tuple[csr_array, ...]) -> object
         return value
     if isinstance(value, str | Path):
         return str(value)
+    if isinstance(value, list | tuple):  # of links between names
+        return [list(link) for link in value]
     if callable(value):
         # The name of a user's own function does not identify its weights, so a fingerprint of W is added.
         name, own = getattr(value, "__name__", type(value).__name__), not str(value.__module__).startswith(__package__)
@@ -90,7 +92,9 @@ def _label(recipe: Mapping[str, Any], signature: inspect.Signature) -> str:
     shown = []
     for key, parameter in signature.parameters.items():
         value = recipe[key]
-        if isinstance(value, dict) and "name" in value:
+        if isinstance(value, list):
+            shown.append(count_of(len(value), "link"))
+        elif isinstance(value, dict) and "name" in value:
             shown.append(f"{key}={value['name']}")
         elif isinstance(value, dict):
             shown += [count_of(value["agents"], "agent"), count_of(value["edges"], "edge")]

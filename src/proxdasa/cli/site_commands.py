@@ -1,0 +1,214 @@
+"""``proxdasa site``: this organisation's part of a study."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxdasa.cli.display import err, input_errors, output_option, say
+from proxdasa.cli.doctor import ROOM, Finding
+from proxdasa.engines.launch import signals
+from proxdasa.exit_codes import Code
+
+app = typer.Typer(no_args_is_help=True, help="Take part in a study as one of several sites.")
+
+StudyFile = Annotated[Path, typer.Argument(help="The study, a TOML file that is the same at all sites.")]
+Name = Annotated[str, typer.Option("--as", metavar="NAME", help="The name of this site in the study.")]
+Data = Annotated[Path | None, typer.Option(help="The file with this site's examples; it does not leave the site.")]
+Keys = Annotated[
+    Path, typer.Option(help="The folder with NAME.key, NAME.crt and authority.crt; see [b]proxdasa keys[/].")
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where to listen; default: on all interfaces, at the port of the address."),
+]
+
+
+@app.command()
+def run(
+    study: StudyFile,
+    name: Name,
+    output: Annotated[Path, output_option("Folder for this site's checkpoints, records and model.")],
+    data: Data = None,
+    keys: Keys = Path(),
+    listen: Listen = None,
+    checkpoint_every: Annotated[float, typer.Option(min=0.0, help="Seconds between two checkpoints.")] = 60.0,
+) -> None:
+    """Run this site's part of the study; after an interruption the same command goes on.
+
+    Sites start in any order. A site that does not answer in time is left out until it is there again.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    with input_errors():
+        from proxdasa.sites.site import Site  # noqa: PLC0415 - grpc is an extra
+
+        known, credentials, address = _prepare(study, name, data, keys, listen)
+        site = Site(known, name, credentials, output, address, checkpoint_every)
+        with signals.handle(lambda _: site.halt(), once=True):
+            result = site.run()
+    if result.stopped:
+        say(f"stopped after iteration {result.iterations}; the same command goes on from there", err)
+        raise typer.Exit(Code.INTERRUPTED)
+    say(f"{output}: the model, records and checkpoints of {name} after {result.iterations} iterations")
+
+
+@app.command()
+def check(study: StudyFile, name: Name, data: Data = None, keys: Keys = Path(), listen: Listen = None) -> None:
+    """Check what this site needs before the study starts; every problem comes with a cure."""
+    well = True
+    for look in (_look_at_study, _look_at_keys, _look_at_port, _look_at_neighbours, _look_at_disk):
+        found = look(study, name, data, keys, listen)
+        say(f"{'ok     ' if not found.cure else 'FAILED ' if found.needed else 'missing'} {found.text}")
+        if found.cure:
+            say(f"        cure: {found.cure}")
+        well = well and not (found.cure and found.needed)
+    if not well:
+        raise typer.Exit(Code.UNWELL)
+
+
+@app.command()
+def status(folder: Annotated[Path, typer.Argument(help="The --output of a site.")]) -> None:
+    """Show how far a site is: iteration, neighbours, bytes, its own loss, and how stationary it looks from there."""
+    with input_errors():
+        from proxdasa.sites.site import STATUS  # noqa: PLC0415
+
+        found: dict[str, Any] = json.loads((folder / STATUS).read_bytes())
+    age = time.time() - found["at"]
+    say(f"{found['site']}: {found['doing']}, iteration {found['iteration']:,} of {found['of']:,}, {age:.0f} s ago")
+    for neighbour, state in found["neighbours"].items():
+        say(f"  {neighbour}: {state}")
+    say(f"  {found['bytes'] / 1e6:,.1f} MB sent, {found['refused']} refusals, trackers set anew {found['epoch']} times")
+    measures = {"loss": "own loss", "certificate": "‖G(x_i, z_i, γ)‖²"}
+    shown = [f"{title} {found[key]:.4g}" for key, title in measures.items() if key in found]
+    say(f"  {', '.join(shown)}")
+
+
+@app.command()
+def rehearse(
+    study: StudyFile,
+    output: Annotated[Path, output_option("Folder for a folder of each site.")],
+    data: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Files of examples, {site} in place of the name of a site.")
+    ] = None,
+) -> None:
+    """Start all sites of a study as processes on this machine, with throw-away keys and ports of this machine."""
+    with input_errors():
+        from proxdasa.sites.rehearsal import Rehearsal  # noqa: PLC0415
+
+        rehearsal = Rehearsal.of(study, output)
+        commands = rehearsal.commands(data)
+    say(f"{len(commands)} sites, each with its log and results in {output}")
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, command in commands.items():
+            with (output / f"{name}.log").open("wb") as log:
+                running[name] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        codes = {name: process.wait() for name, process in running.items()}
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    for name, code in codes.items():
+        say(f"{name}: {'finished' if code == 0 else f'ended with code {code}; see {output / name}.log'}")
+    if any(codes.values()):
+        raise typer.Exit(Code.LOST)
+
+
+def _prepare(study: Path, name: str, data: Path | None, keys: Path, listen: str | None) -> tuple[Any, Any, str | None]:
+    """The study, the credentials and the address to listen at."""
+    from proxdasa.sites.keys import CERTIFICATE, check_pair  # noqa: PLC0415
+    from proxdasa.sites.post import Credentials  # noqa: PLC0415
+    from proxdasa.sites.study import read_study  # noqa: PLC0415
+
+    known = read_study(study, data)
+    known.number(name)
+    credentials = Credentials(keys / f"{name}.crt", keys / f"{name}.key", keys / CERTIFICATE)
+    card = check_pair(*credentials)
+    if card.name != name:
+        raise ValueError(f"{credentials.certificate} is the certificate of {card.name}, but this site is {name}")
+    port = known.addresses[name].rpartition(":")[2]
+    return known, credentials, listen or (f"[::]:{port}" if port else None)
+
+
+def _look(act: Callable[[], str], cure: str, needed: bool = True) -> Finding:
+    try:
+        return Finding(act())
+    except (OSError, ValueError, ModuleNotFoundError) as error:
+        return Finding(str(error), cure, needed)
+
+
+def _look_at_study(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
+    def act() -> str:
+        from proxdasa.sites.study import read_study  # noqa: PLC0415
+
+        known = read_study(study, data)
+        here = known.number(name)
+        problem = known.setup.problem.restrict(range(here, here + 1))
+        _ = problem.words  # reads the data
+        neighbours = ", ".join(known.weights(name))
+        return f"study {known.digest[:12]} with {len(known.names)} sites; neighbours of {name}: {neighbours}"
+
+    return _look(act, "correct the file or the data; all sites need the same study file")
+
+
+def _look_at_keys(_study: Path, name: str, _data: Path | None, keys: Path, *_: Any) -> Finding:
+    def act() -> str:
+        from proxdasa.sites.keys import CERTIFICATE, check_pair  # noqa: PLC0415
+
+        card = check_pair(keys / f"{name}.crt", keys / f"{name}.key", keys / CERTIFICATE)
+        if card.name != name:
+            raise ValueError(f"the certificate is that of {card.name}")
+        return f"certificate of {card.name}, valid until {card.expires:%Y-%m-%d}"
+
+    return _look(act, f"proxdasa keys request {name}, have it signed, and put the files into {keys.resolve()}")
+
+
+def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen: str | None) -> Finding:
+    def act() -> str:
+        from proxdasa.sites.study import read_study  # noqa: PLC0415
+
+        address = listen or read_study(study, data).addresses[name]
+        if not address:
+            return "no open port: this site calls its neighbours"
+        host, port = address.rsplit(":", 1)
+        with socket.create_server((host.strip("[]") if listen else "", int(port))):
+            return f"port {port} is free to listen at"
+
+    return _look(act, "end the program that has the port, or choose another with --listen")
+
+
+def _look_at_neighbours(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
+    from proxdasa.sites.study import read_study  # noqa: PLC0415
+
+    try:
+        known = read_study(study, data)
+        addresses = {other: known.addresses[other] for other in known.weights(name) if known.addresses[other]}
+    except (OSError, ValueError):
+        return Finding("neighbours are unknown without a study", "see above", needed=False)
+    silent = []
+    for other, address in addresses.items():
+        host, port = address.rsplit(":", 1)
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
+        except OSError:
+            silent.append(f"{other} ({address})")
+    if silent:
+        cure = "they may not have started yet; otherwise ask your network administrator about outgoing connections"
+        return Finding(f"no answer from {', '.join(silent)}", cure, needed=False)
+    return Finding(f"{len(addresses)} neighbours answer")
+
+
+def _look_at_disk(*_: Any) -> Finding:
+    free = shutil.disk_usage(Path.cwd()).free
+    return Finding(f"{free / 2**30:.1f} GB free", "make room, or choose another --output" if free < ROOM else "")

@@ -1,0 +1,71 @@
+"""What two neighbouring sites send each other: a fixed header, and for rows the numbers themselves."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+_FORMAT = struct.Struct("<BIiHiIiiI")
+SIZE = _FORMAT.size
+"""Bytes of a header."""
+GREETING = 4_096
+"""The most bytes of a greeting."""
+NEVER = -1
+"""Takes the place of an iteration where there is none."""
+
+
+class Kind(IntEnum):
+    """What a letter is for."""
+
+    HELLO = 0
+    """The first letter of a stream each way: who the sender is, as JSON."""
+    ROWS = 1
+    """A row of a round."""
+    WHERE = 2
+    """The sender is alive, at this iteration and round, and waits for others."""
+    DROP = 3
+    """The sender no longer counts the link."""
+    PROPOSE = 4
+    """The sender proposes to count the link from an iteration on."""
+    ACCEPT = 5
+    """The sender agrees."""
+    DONE = 6
+    """The sender has made its last round."""
+
+
+class Letter(NamedTuple):
+    """A message from one site to a neighbour."""
+
+    kind: Kind
+    epoch: int = 0
+    """The number of times that trackers were set anew, as far as the sender knows."""
+    k: int = NEVER
+    """The sender's iteration; with PROPOSE and ACCEPT the one from which the link counts."""
+    round: int = 0
+    """The round within the iteration."""
+    since: int = NEVER
+    """The iteration from which the link has counted, or did when it last counted."""
+    counted: int = 0
+    """How many rounds the sender has counted over the link since then."""
+    jump_at: int = NEVER
+    """At this iteration the sender's part of the network goes on with iteration ``jump_to``."""
+    jump_to: int = NEVER
+    sequence: int = 0
+    """Its number within the stream, from 0 on."""
+    payload: bytes = b""
+
+    def pack(self) -> bytes:
+        """The letter as bytes."""
+        return _FORMAT.pack(*self[:-1]) + self.payload
+
+
+def unpack(data: bytes) -> Letter:
+    """The letter in these bytes; a ValueError says what is wrong with them."""
+    if len(data) < SIZE:
+        raise ValueError(f"a letter has at least {SIZE} bytes; got {len(data)}")
+    kind, *numbers = _FORMAT.unpack_from(data)
+    try:
+        return Letter(Kind(kind), *numbers)._replace(payload=data[SIZE:])
+    except ValueError as error:
+        raise ValueError(f"there is no letter of kind {kind}") from error

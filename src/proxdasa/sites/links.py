@@ -1,0 +1,252 @@
+"""The links of a site: which of them count, and from when on.
+
+**When a link counts.** Both ends must count the same rounds, or the mean over sites changes. A link counts from an
+iteration on that both ends have agreed to (at the start: 0). In a round each end sends its row and waits for the
+other's; if that does not come in time, the end drops the link: its weight goes back to the site itself, in this round
+and until the link is taken up again. Each end remembers how many rounds it has counted. If the numbers differ when the
+link is taken up again, one end counted a round that the other did not, and trackers must be set anew.
+
+**Epochs.** Trackers are set anew at every site, under a number that spreads with the letters: a site that sees a higher
+one sets its own anew before the next iteration, and a link counts a round only between sites of the same epoch. So
+among the sites of an epoch the mean of the trackers equals that of the gradients.
+
+**Iterations.** Parts of the network that were separated may be at different iterations. The one behind jumps: the jump
+is announced as many iterations ahead as there are sites, so that all in the part jump together.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from proxdasa.sites.letters import NEVER, Kind, Letter
+from proxdasa.sites.post import BOX, Post
+
+NEAR = 50
+"""Two sites whose iterations differ by more than this do not take up their link before one has jumped."""
+BEAT = 1.0
+"""Seconds between two letters in which a site that waits says so."""
+FAREWELL = 3.0
+"""After this many times its patience a site no longer expects a neighbour back, and has trackers set anew."""
+LEAP = 1_000
+"""Nobody is this many epochs ahead."""
+MARGIN = 2
+"""How many iterations ahead a first proposal is; it doubles each time that the answer comes too late."""
+
+NOTHING, UNKNOWN = (NEVER, 0), (NEVER - 1, 0)
+"""What was counted before a link is taken up: nothing that is not settled, or nobody knows (after a restart)."""
+
+log = logging.getLogger("proxdasa.sites")
+
+
+@dataclass(eq=False)
+class Link:
+    """What a site knows about one of its links."""
+
+    name: str
+    weight: float
+    since: int | None = 0
+    """The iteration from which the link counts; None while it is dropped."""
+    counted: int = 0
+    """Rounds counted since then."""
+    last: tuple[int, int] = NOTHING
+    """``since`` and ``counted`` when the link was dropped, until both ends have compared them."""
+    dropped: float = 0.0
+    """When that was, on the monotonic clock; 0 once trackers were set anew for it."""
+    k: int = NEVER
+    """The neighbour's iteration, when it last wrote."""
+    usual: float = 0.0
+    """How long its rows usually take, in seconds."""
+    proposed: int = NEVER
+    """The iteration from which we proposed to count the link."""
+    margin: int = MARGIN
+    last_x: bytes = b""
+    """The x of a neighbour that has made its last round."""
+    rows: dict[tuple[int, int], Letter] = field(default_factory=dict)
+    """Rows that have come, by iteration and round."""
+    alive: float = 0.0
+    """When the neighbour last said that it waits for others, on the monotonic clock."""
+
+
+class Links:
+    """The links of one site, as part of a network of ``n``."""
+
+    def __init__(self, post: Post, weights: Mapping[str, float], n: int, patience: float) -> None:
+        self.post, self.n, self.epoch, self._patience = post, n, 0, patience
+        self.all = {name: Link(name, weight) for name, weight in weights.items()}
+        self.k, self.round = NEVER, 0
+        self.higher = 0
+        """The highest epoch that we have heard of, or found necessary."""
+        self.jump: tuple[int, int] | None = None
+        """At which iteration to go on with which."""
+        self._beaten = 0.0
+        self._began, self._pace = 0.0, 0.0
+        """When the last iteration began, and how long iterations take while there are neighbours, in seconds."""
+
+    def begin(self, k: int) -> int:
+        """Begin iteration k, or a later one if it is time to jump; returns which."""
+        self.round, self.k = 0, k
+        with self.post.news:
+            self.read()
+            self._keep_pace()
+        if self.jump and k >= self.jump[0]:
+            (_, to), self.jump = self.jump, None
+            if to > k:
+                log.info("jumping from iteration %d to %d, where others are", k, to)
+                self.k = k = to
+        for link in self.all.values():
+            self._forget(link)
+            if link.since is None:
+                self._farewell(link)
+                self._approach(link)
+        return k
+
+    def adopt(self) -> bool:
+        """Take over the highest epoch known; returns whether trackers must be set anew."""
+        new = self.higher > self.epoch
+        self.epoch = self.higher
+        return new
+
+    def counts(self, link: Link) -> bool:
+        """Whether a link counts in this iteration."""
+        return link.since is not None and link.since <= self.k
+
+    def reset_everywhere(self, why: str) -> None:
+        """Have trackers set anew, at all sites that we reach."""
+        if self.higher == self.epoch:
+            self.higher += 1
+            log.info("trackers are set anew (epoch %d): %s", self.higher, why)
+
+    def _keep_pace(self) -> None:
+        """A site that is alone waits as long as an iteration with others took: it must not run away from them."""
+        now = time.monotonic()
+        if any(link.since is not None for link in self.all.values()):
+            self._pace += 0.1 * (now - self._began - self._pace) if self._began else 0.0
+        elif self._began:
+            until = self._began + self._pace
+            while (left := until - time.monotonic()) > 0 and not any(link.last_x for link in self.all.values()):
+                self.post.news.wait(left)
+                self.read()
+        self._began = time.monotonic()
+
+    def read(self) -> None:
+        """Read what has come; the caller holds the lock."""
+        for name, box in self.post.boxes.items():
+            link = self.all[name]
+            while box:
+                self._take(link, box.popleft())
+
+    def _take(self, link: Link, letter: Letter) -> None:
+        if letter.epoch > self.higher + LEAP:
+            self.post.refuse(f"{link.name} is in epoch {letter.epoch}, and we in {self.epoch}")
+            return
+        self.higher = max(self.higher, letter.epoch)
+        match letter.kind:
+            case Kind.ROWS:
+                self._keep(link, letter)
+            case Kind.WHERE:
+                link.k, link.alive = letter.k, time.monotonic()
+            case Kind.DROP:
+                link.k = letter.k
+                if link.since is not None and link.since == letter.since:
+                    self.drop(link, "it does not count the link any more", tell=False)
+            case Kind.PROPOSE:
+                self._consider(link, letter)
+            case Kind.ACCEPT:
+                if link.since is None and letter.k == link.proposed:
+                    self._compare(link, letter)
+                    if self.k < letter.k:
+                        self._take_up(link, letter.k)
+            case Kind.DONE:
+                link.last_x, link.since = letter.payload, None
+
+    def _keep(self, link: Link, letter: Letter) -> None:
+        """Keep a row until its round comes."""
+        link.k = letter.k
+        if link.since is None:  # the neighbour need not wait for our row
+            self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=letter.since))
+        if 0 <= letter.k - self.k <= 2 * NEAR and len(link.rows) < BOX:
+            link.rows[letter.k, letter.round] = letter
+        if letter.jump_to != NEVER and letter.jump_to > (self.jump[1] if self.jump else self.k):
+            self.jump = letter.jump_at, letter.jump_to
+
+    def drop(self, link: Link, why: str, tell: bool = True) -> None:
+        """Go on without a neighbour until the link is taken up again."""
+        if link.since is None:
+            return
+        before, link.since = (link.since, link.counted), None
+        if link.counted:
+            link.last, link.counted = before, 0
+        link.dropped, link.proposed = time.monotonic(), NEVER
+        link.rows.clear()
+        log.warning("iteration %d: going on without %s: %s", self.k, link.name, why)
+        if tell:
+            self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=before[0], counted=before[1]))
+
+    def _approach(self, link: Link) -> None:
+        """Try to take up a link again: the end with the smaller name proposes from when on."""
+        if not self.post.connected(link.name) or link.last_x:
+            return
+        ahead = link.k - self.k
+        if ahead > NEAR and not self.jump:
+            alone = all(other.since is None for other in self.all.values())
+            wait = 1 if alone else self.n
+            self.jump = self.k + wait, link.k + wait
+        if self.post.me < link.name and link.proposed < self.k and abs(ahead) <= NEAR:
+            if link.proposed != NEVER:
+                link.margin = min(2 * link.margin, NEAR)
+            link.proposed = max(self.k, link.k) + link.margin
+            since, counted = link.last
+            self.post.send(link.name, Letter(Kind.PROPOSE, self.epoch, link.proposed, since=since, counted=counted))
+        else:
+            self._say_where(link)
+
+    def _consider(self, link: Link, letter: Letter) -> None:
+        """Answer a proposal."""
+        if link.since is not None:
+            self.drop(link, "it wants to take up the link anew", tell=False)
+        link.k = max(link.k, letter.k - MARGIN)
+        if self.k >= letter.k:
+            self._say_where(link)
+            return
+        since, counted = link.last
+        accept = Letter(Kind.ACCEPT, self.epoch, letter.k, since=since, counted=counted)
+        self._compare(link, letter)
+        if self.post.send(link.name, accept):
+            self._take_up(link, letter.k)
+
+    def _compare(self, link: Link, letter: Letter) -> None:
+        """Compare what both ends counted before the link was dropped."""
+        if (letter.since, letter.counted) != link.last:
+            self.reset_everywhere(f"{link.name} and we counted different rounds")
+        link.last = NOTHING
+
+    def _take_up(self, link: Link, k: int) -> None:
+        link.since, link.counted, link.margin, link.dropped, link.proposed = k, 0, MARGIN, 0.0, NEVER
+        log.info("%s takes part again from iteration %d on", link.name, k)
+
+    def _farewell(self, link: Link) -> None:
+        if link.dropped and time.monotonic() - link.dropped > FAREWELL * self._patience:
+            link.dropped = 0.0
+            self.reset_everywhere(f"{link.name} has been away for long")
+
+    def _forget(self, link: Link) -> None:
+        """Forget rows of earlier iterations."""
+        for place in [place for place in link.rows if place[0] < self.k]:
+            del link.rows[place]
+
+    def beat(self) -> None:
+        """Say to all neighbours that we wait, but not more often than once in a beat."""
+        if time.monotonic() - self._beaten >= BEAT:
+            self._beaten = time.monotonic()
+            for link in self.all.values():
+                self._say_where(link)
+
+    def _say_where(self, link: Link) -> None:
+        self.post.send(link.name, Letter(Kind.WHERE, self.epoch, self.k, self.round))
+
+    def planned_jump(self) -> tuple[int, int]:
+        """The jump that goes with our rows."""
+        return self.jump or (NEVER, NEVER)

@@ -1,0 +1,295 @@
+"""Encrypted streams to the neighbours of a site: gRPC with mutual TLS 1.3, one stream for each link.
+
+Either end opens the stream, whichever can reach the other. A stream counts if the certificate of the other end has the
+name of a neighbour, and both have the same study. What arrives is checked for size and order before it is put into the
+neighbour's box; whatever is refused is logged, and the site goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import random
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proxdasa.sites.letters import GREETING, SIZE, Kind, Letter, unpack
+
+# gRPC offers no setting for the oldest version of TLS. Certificates cannot serve the one suite that we leave to
+# TLS 1.2, and this does not touch the suites of TLS 1.3, so nobody can talk us into an older version.
+SUITES = "GRPC_SSL_CIPHER_SUITES"
+ONLY_OURS = "ECDHE-PSK-CHACHA20-POLY1305"
+TOO_LATE = "grpc" in sys.modules and os.environ.get(SUITES) != ONLY_OURS  # it has read the variable already
+os.environ[SUITES] = ONLY_OURS
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # handshakes of strangers are in our own log
+
+import grpc  # noqa: E402
+
+METHOD = "/proxdasa.Site/Link"
+GRACE = 3.0
+"""Seconds after which the end that should be called calls itself."""
+RETRY = (0.2, 3.0)
+"""The shortest and the longest pause, in seconds, between two attempts to reach a neighbour."""
+KEEPALIVE = 5_000
+"""Milliseconds between two signs of life on an idle stream, and how long one may take."""
+BOX = 64
+"""The most letters of a neighbour that wait to be read; a flood loses the oldest."""
+QUEUE = 64
+"""The most letters that wait to be sent; a neighbour that takes none is cut off."""
+
+log = logging.getLogger("proxdasa.sites")
+
+
+class Credentials(NamedTuple):
+    """The files by which a site proves who it is, and knows who others are."""
+
+    certificate: Path
+    key: Path
+    authorities: Path
+
+
+@dataclass(eq=False)
+class _Stream:
+    """One open stream, called by us or by them."""
+
+    outgoing: queue.Queue[bytes | None] = field(default_factory=lambda: queue.Queue(QUEUE))
+    cancel: Any = None
+    sent: int = 0
+    received: int = 0
+
+    def letters(self) -> Iterator[bytes]:
+        """What to send, until the stream is closed."""
+        while (data := self.outgoing.get()) is not None:
+            yield data
+
+    def close(self) -> None:
+        """End the stream; what waits to be sent before is still sent if the queue has room for the end mark."""
+        try:
+            self.outgoing.put_nowait(None)
+        except queue.Full:
+            self.cancel()
+
+
+class Post:
+    """The streams of a site, and a box of letters for each neighbour."""
+
+    def __init__(
+        self,
+        me: str,
+        neighbours: Mapping[str, str],
+        listen: str | None,
+        credentials: Credentials,
+        study: Mapping[str, str],
+        largest: int,
+    ) -> None:
+        """``neighbours`` maps names to addresses (empty: only they can call); ``study`` is what all must share."""
+        if TOO_LATE:
+            raise RuntimeError(
+                "grpc was imported before proxdasa.sites, so older versions of TLS cannot be refused; import "
+                f"proxdasa.sites.post first, or set {SUITES}={ONLY_OURS}"
+            )
+        self.me, self._addresses, self._study = me, dict(neighbours), dict(study)
+        self.boxes: dict[str, deque[Letter]] = {name: deque(maxlen=BOX) for name in neighbours}
+        self.news = threading.Condition()
+        """Notified when a letter arrives and when a stream opens or closes; guards the boxes."""
+        self.spent = {"bytes": 0, "refused": 0}
+        self._streams: dict[str, _Stream] = {}
+        self._largest, self._closed = SIZE + max(largest, GREETING), threading.Event()
+        self._files = tuple(file.read_bytes() for file in (credentials.key, credentials.certificate))
+        self._roots = credentials.authorities.read_bytes()
+        self._options = [
+            ("grpc.max_receive_message_length", self._largest),
+            ("grpc.keepalive_time_ms", KEEPALIVE),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE // 2),
+            ("grpc.so_reuseport", 0),
+        ]
+        self.port = 0
+        self._server = self._serve(listen) if listen else None
+        self._callers = [threading.Thread(target=self._call, args=(name,), daemon=True) for name in neighbours]
+        for thread in self._callers:
+            thread.start()
+
+    def send(self, name: str, letter: Letter) -> bool:
+        """Send a letter to a neighbour; false if there is no stream to it."""
+        stream = self._streams.get(name)
+        if stream is None:
+            return False
+        data = letter._replace(sequence=stream.sent).pack()
+        try:
+            stream.outgoing.put_nowait(data)
+        except queue.Full:
+            self._detach(name, stream, f"{name} takes no letters")
+            return False
+        stream.sent += 1
+        self.spent["bytes"] += len(data)
+        return True
+
+    def connected(self, name: str) -> bool:
+        """Whether there is a stream to a neighbour."""
+        return name in self._streams
+
+    def close(self) -> None:
+        """End all streams."""
+        self._closed.set()
+        for name, stream in list(self._streams.items()):
+            self._detach(name, stream, "")
+        if self._server:
+            self._server.stop(0.5).wait()
+        for thread in self._callers:
+            thread.join(timeout=5)
+
+    def _serve(self, listen: str) -> Any:
+        pool = ThreadPoolExecutor(2 * len(self._addresses) + 8, thread_name_prefix="proxdasa-post")
+        handler = grpc.stream_stream_rpc_method_handler(self._answer)
+        service, method = METHOD.strip("/").split("/")
+        server = grpc.server(
+            pool,
+            handlers=[grpc.method_handlers_generic_handler(service, {method: handler})],
+            options=self._options,
+            maximum_concurrent_rpcs=2 * len(self._addresses) + 8,  # more are turned away
+        )
+        credentials = grpc.ssl_server_credentials([self._files], self._roots, require_client_auth=True)
+        try:
+            self.port = server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen at {listen}: is another program there, or the address not ours?") from error
+        server.start()
+        return server
+
+    def _answer(self, letters: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        """A neighbour, or a stranger, has called."""
+        who = context.auth_context()
+        names = who.get("x509_subject_alternative_name") or who.get("x509_common_name") or []
+        name = names[0].decode(errors="replace") if len(names) == 1 else ""
+        if name not in self._addresses:
+            self.refuse(f"{name or context.peer()}, who is no neighbour of {self.me}")
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name} is no neighbour of {self.me}")
+        stream = _Stream(cancel=context.cancel)
+        # First our greeting: the other end can then say why it does not fit.
+        yield self._greeting()
+        try:
+            fault = self._fault(name, next(letters))
+        except (StopIteration, grpc.RpcError):
+            return
+        if fault:
+            self.refuse(fault)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
+        reader = threading.Thread(target=self._read, args=(name, stream, letters), daemon=True)
+        context.add_callback(lambda: self._detach(name, stream, f"{name} is gone"))
+        self._attach(name, stream)
+        reader.start()
+        yield from stream.letters()
+
+    def _call(self, name: str) -> None:
+        """Call a neighbour whenever there is no stream to it."""
+        address, pause, missing = self._addresses[name], RETRY[0], time.monotonic()
+        if not address:
+            return
+        files = (self._roots, *self._files)
+        # The certificate must have the neighbour's name; the address need not.
+        options = [*self._options, ("grpc.ssl_target_name_override", name)]
+        while not self._closed.is_set():
+            if self.connected(name):
+                missing, pause = time.monotonic(), RETRY[0]
+            elif self.me < name or time.monotonic() - missing > GRACE:
+                with grpc.secure_channel(address, grpc.ssl_channel_credentials(*files), options) as channel:
+                    self._converse(name, channel)
+                pause = min(2 * pause, RETRY[1])
+            self._closed.wait(pause * random.uniform(0.7, 1.3))  # two ends must not call in step
+
+    def _converse(self, name: str, channel: Any) -> None:
+        stream = _Stream()
+        call = channel.stream_stream(METHOD)(stream.letters())
+        stream.cancel = call.cancel
+        stream.outgoing.put(self._greeting())
+        try:
+            fault = self._fault(name, next(call))
+            if fault:
+                self.refuse(fault)
+                return
+            self._attach(name, stream)
+            self._read(name, stream, call)
+        except StopIteration:
+            pass
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
+                log.warning("%s does not want us: %s", name, error.details())
+            else:
+                log.debug("%s cannot be reached: %s", name, error.details())
+        finally:
+            stream.close()
+            call.cancel()
+            self._detach(name, stream, f"{name} is gone")
+
+    def _read(self, name: str, stream: _Stream, letters: Iterator[bytes]) -> None:
+        """Put what arrives into the neighbour's box, until the stream ends or something is wrong with it."""
+        try:
+            for data in letters:
+                letter = unpack(data)
+                if letter.sequence != stream.received:
+                    raise ValueError(f"letter {letter.sequence} came where {stream.received} was due")
+                stream.received += 1
+                with self.news:
+                    if self._streams.get(name) is stream:
+                        self.boxes[name].append(letter)
+                        self.news.notify_all()
+        except ValueError as error:
+            self.refuse(f"{name}: {error}")
+        except grpc.RpcError as error:
+            log.debug("%s: %s", name, error)
+        self._detach(name, stream, f"{name} is gone")
+
+    def _greeting(self) -> bytes:
+        return Letter(Kind.HELLO, payload=json.dumps({"site": self.me, **self._study}).encode()).pack()
+
+    def _fault(self, name: str, data: bytes) -> str:
+        """What is wrong with a greeting; empty if nothing is."""
+        try:
+            letter = unpack(data)
+            said = json.loads(letter.payload[:GREETING]) if letter.kind is Kind.HELLO else None
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            return f"{name} sent no greeting"
+        if said.get("site") != name:
+            return f"the certificate is of {name}, but the greeting of {str(said.get('site'))[:64]!r}"
+        for what, ours in self._study.items():
+            if said.get(what) != ours:
+                return f"{name} has another {what} than {self.me}"
+        return ""
+
+    def _attach(self, name: str, stream: _Stream) -> None:
+        with self.news:
+            before, self._streams[name] = self._streams.get(name), stream
+            self.boxes[name].clear()  # the rest of an earlier stream
+            self.news.notify_all()
+        if before:  # the other end would not have called if it had the old stream still
+            before.close()
+        log.info("%s is there", name)
+
+    def _detach(self, name: str, stream: _Stream, why: str) -> None:
+        with self.news:
+            if self._streams.get(name) is not stream:
+                return
+            del self._streams[name]
+            self.news.notify_all()
+        stream.close()
+        if why:
+            log.info("%s", why)
+
+    def refuse(self, why: str) -> None:
+        """Count and log something that is not accepted."""
+        self.spent["refused"] += 1
+        log.warning("refused: %s", why)

@@ -1,0 +1,70 @@
+"""A rehearsal: all sites of a study on this machine, with throw-away keys."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from proxdasa import disk
+from proxdasa.sites import keys
+from proxdasa.sites.study import Study, read_study
+
+SITE = "{site}"
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Where the files of a rehearsal are."""
+
+    study: Study
+    file: Path
+    """The study with addresses of this machine."""
+    folder: Path
+
+    @classmethod
+    def of(cls, file: Path, folder: Path) -> Rehearsal:
+        """Make keys for all sites, and a copy of the study in which their addresses are ports of this machine."""
+        study = read_study(file)
+        disk.make(folder)
+        authority = folder / "authority"
+        if not authority.exists():
+            keys.make_authority(authority)
+            disk.replace(folder / keys.CERTIFICATE, (authority / keys.CERTIFICATE).read_bytes())
+            for name in study.names:
+                keys.sign(authority, keys.make_request(name, folder)[1])
+        copy = folder / "study.toml"
+        if not copy.exists():  # the same addresses if a rehearsal goes on
+            disk.replace(copy, _readdress(file.read_text(), study).encode())
+        return cls(read_study(copy), copy, folder)
+
+    def commands(self, data: str | None = None) -> dict[str, list[str]]:
+        """The command of each site."""
+        found = {}
+        for name in self.study.names:
+            command = [sys.executable, "-m", "proxdasa", "site", "run", str(self.file), "--as", name]
+            command += ["--keys", str(self.folder), "--output", str(self.folder / name)]
+            command += ["--data", data.replace(SITE, name)] if data else []
+            found[name] = command
+        return found
+
+
+def _readdress(text: str, study: Study) -> str:
+    """The study file with other addresses: sites without a port stay without."""
+    for name, address in study.addresses.items():
+        if address:
+            # Only the value of this key changes, so that the rest of the file stays as people wrote it.
+            pattern = rf'^(\s*"?{re.escape(name)}"?\s*=\s*)(["\']){re.escape(address)}\2'
+            text, count = re.subn(pattern, rf'\g<1>"{HOST}:{_free_port()}"', text, flags=re.MULTILINE)
+            if count != 1:
+                raise ValueError(f"sites.addresses.{name} must stand on a line of its own for a rehearsal")
+    return text
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

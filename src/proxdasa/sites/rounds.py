@@ -1,0 +1,177 @@
+"""Rounds: rows exchanged over the links that count, with patience, and mixed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.sites.letters import NEVER, Kind, Letter
+from proxdasa.sites.links import BEAT, Link, Links
+
+USUAL = 20.0
+"""A link may take this many times as long as it usually does, but at least a quarter of the patience."""
+
+log = logging.getLogger("proxdasa.sites")
+
+
+class Rounds:
+    """The rounds of one site."""
+
+    def __init__(self, links: Links, patience: float, wait: float) -> None:
+        """``patience`` and ``wait`` are seconds: for a row, and for neighbours at the start."""
+        self.links, self._patience, self._wait = links, patience, wait
+        self.missed = 0
+        """Rounds of single links that were not counted."""
+
+    def assemble(self) -> None:
+        """Wait for all neighbours, but not for ever: links to those who do not come are dropped."""
+        until, said = time.monotonic() + self._wait, 0.0
+        with self.links.post.news:
+            while missing := [name for name in self.links.all if not self.links.post.connected(name)]:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                if time.monotonic() - said > 10 * BEAT:
+                    log.info("waiting for %s", ", ".join(missing))
+                    said = time.monotonic()
+                self.links.beat()
+                self.links.post.news.wait(min(left, BEAT))
+        for name in missing:
+            self.links.drop(self.links.all[name], "it is not there")
+
+    def exchange(self, row: Tensor) -> dict[str, Tensor]:
+        """One round: send our row over the links that count; returns the rows of those that count it too."""
+        place = (self.links.k, self.links.round)
+        self.links.round += 1
+        active = [link for link in self.links.all.values() if self.links.counts(link)]
+        payload = row.numpy().tobytes()
+        for link in active:
+            letter = Letter(
+                Kind.ROWS,
+                self.links.epoch,
+                *place,
+                link.since or 0,
+                link.counted,
+                *self.links.planned_jump(),
+                payload=payload,
+            )
+            if not self.links.post.send(link.name, letter):
+                self.links.drop(link, "it cannot be reached")
+        found = self._collect([link for link in active if self.links.counts(link)], place)
+        rows: dict[str, Tensor] = {}
+        for link, letter in found.items():
+            values = self._values(link, letter, row)
+            if values is not None:
+                rows[link.name] = values
+                link.counted += 1
+        self.missed += len(self.links.all) - len(rows)
+        return rows
+
+    def finish(self, x: Tensor) -> None:
+        """Say that we have made our last round, and wait until the neighbours have, or patience ends.
+
+        Our last x goes with it, for neighbours that were too far behind to take part in the last rounds.
+        """
+        until = time.monotonic() + self._patience
+        for link in self.links.all.values():
+            self.links.post.send(
+                link.name, Letter(Kind.DONE, self.links.epoch, self.links.k, payload=x.numpy().tobytes())
+            )
+        with self.links.post.news:
+            while (left := until - time.monotonic()) > 0:
+                self.links.read()
+                if not any(map(self._expected, self.links.all.values())):
+                    break
+                self.links.post.news.wait(min(left, BEAT))
+
+    def ended(self, like: Tensor) -> Tensor | None:
+        """The mean of the neighbours' last x, if there is nobody left to go on with and some have finished."""
+        if any(link.since is not None or self._expected(link) for link in self.links.all.values()):
+            return None
+        size = like.numel() * like.element_size()
+        rows = [
+            torch.frombuffer(bytearray(x), dtype=like.dtype)
+            for x in (link.last_x for link in self.links.all.values())
+            if len(x) == size
+        ]
+        finite = [row for row in rows if bool(torch.isfinite(row).all())]
+        return torch.stack(finite).mean(dim=0).view_as(like) if finite else None
+
+    def _expected(self, link: Link) -> bool:
+        """Whether a neighbour is there and has not finished."""
+        return self.links.post.connected(link.name) and not link.last_x
+
+    def _collect(self, links: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
+        """The rows of a round, as far as they come in time."""
+        began, missing, found = time.monotonic(), {*links}, dict[Link, Letter]()
+        with self.links.post.news:
+            while missing:
+                self.links.read()
+                now = time.monotonic()
+                for link in [*missing]:
+                    if (letter := link.rows.pop(place, None)) is not None:
+                        found[link] = letter
+                        missing.discard(link)
+                        link.usual += 0.1 * (now - began - link.usual)
+                    elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
+                        missing.discard(link)
+                    elif not self._may_wait(link, began, now):
+                        missing.discard(link)
+                        self.links.drop(link, f"its row of iteration {place[0]} did not come")
+                if missing:
+                    self.links.post.news.wait(BEAT)
+                    self.links.beat()
+        return {link: letter for link, letter in found.items() if self.links.counts(link)}
+
+    def _may_wait(self, link: Link, began: float, now: float) -> bool:
+        """Whether it is too early to give up on a neighbour.
+
+        One that says that it waits for others itself is given longer: otherwise everybody would give up on their
+        neighbours at the same moment as these on a third.
+        """
+        if not self.links.post.connected(link.name):
+            return False
+        usual = (
+            self._patience if link.counted < 10 else min(self._patience, max(USUAL * link.usual, self._patience / 4))
+        )
+        if now - link.alive < 3 * BEAT:
+            usual = self._wait + self._patience if link.k == NEVER else self.links.n * self._patience
+        return now - began < usual
+
+    def _values(self, link: Link, letter: Letter, row: Tensor) -> Tensor | None:
+        """The row in a letter, or None if it does not count."""
+        if letter.epoch != self.links.epoch:
+            return None  # both ends see it, and neither counts the round
+        fault = ""
+        if (letter.since, letter.counted) != (link.since, link.counted):
+            fault = "it counts other rounds than we do"
+            self.links.reset_everywhere(f"{link.name} and we counted different rounds")
+        elif len(letter.payload) != row.numel() * row.element_size():
+            fault = f"its row has {len(letter.payload)} bytes"
+        else:
+            values = torch.frombuffer(bytearray(letter.payload), dtype=row.dtype).view_as(row)
+            if bool(torch.isfinite(values).all()):
+                return values
+            fault = "its row is not finite"
+        self.links.post.refuse(f"{link.name}: {fault}")
+        self.links.drop(link, fault)
+        return None
+
+
+def combine(own: Tensor, rows: Mapping[int, Tensor], weights: Mapping[int, float], here: int) -> Tensor:
+    """Σ_j W_ij x_j over the rows that came; the weights of the others stay here.
+
+    In ascending order of agents, each term rounded before it is added, as `engines.products.ExactProduct` has it.
+    """
+    missing = math.fsum(weights[j] for j in weights if j != here and j not in rows)
+    total = torch.zeros_like(own)
+    for j in sorted({*rows, here}):
+        weight = weights[j] + (missing if j == here else 0.0)
+        total += torch.tensor(np.float64(weight)).to(own.dtype) * (own if j == here else rows[j])
+    return total

@@ -1,0 +1,189 @@
+"""Sites of a study within one process, over relays that a test can cut."""
+
+import dataclasses
+import socket
+import threading
+import time
+
+from proxdasa.sites import keys
+from proxdasa.sites.post import Credentials
+from proxdasa.sites.site import Site
+from proxdasa.sites.study import read_study
+
+HOST = "127.0.0.1"
+
+
+class Relay:
+    """Passes bytes on, unless it is cut, and remembers them."""
+
+    def __init__(self, target):
+        self.target, self.cut, self.seen = target, False, bytearray()
+        self._server = socket.create_server((HOST, 0))
+        self.port = self._server.getsockname()[1]
+        self._open = [self._server]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        for each in self._open:
+            each.close()
+
+    def _accept(self):
+        while True:
+            try:
+                caller, _ = self._server.accept()
+                self._wait()
+                answerer = socket.create_connection((HOST, self.target))
+            except OSError:
+                if self._server.fileno() < 0:
+                    return
+                caller.close()
+                continue
+            self._open += [caller, answerer]
+            for pair in ((caller, answerer), (answerer, caller)):
+                threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source, sink):
+        try:
+            while data := source.recv(2**16):
+                self.seen += data
+                self._wait()
+                sink.sendall(data)
+        except OSError:
+            pass
+        for each in (source, sink):
+            each.close()
+
+    def _wait(self):
+        while self.cut:
+            time.sleep(0.01)
+
+
+class Killed(BaseException):
+    """Ends a site without a checkpoint or a word to its neighbours' programs."""
+
+
+def free_ports(count):
+    servers = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in servers]
+    for server in servers:
+        server.close()
+    return ports
+
+
+def make_keys(folder, names):
+    keys.make_authority(folder / "authority")
+    (folder / keys.CERTIFICATE).write_bytes((folder / "authority" / keys.CERTIFICATE).read_bytes())
+    for name in names:
+        keys.sign(folder / "authority", keys.make_request(name, folder)[1])
+
+
+def credentials(folder, name):
+    return Credentials(folder / f"{name}.crt", folder / f"{name}.key", folder / keys.CERTIFICATE)
+
+
+STUDY = """
+iterations = {iterations}
+seed = 3
+dtype = "float64"
+algorithm = {{ name = "{method}", gamma = 0.4, alpha = 0.3 }}
+regularizer = {{ name = "L1", weight = 0.01 }}
+network = {{ name = "ring", agents = {n} }}
+observe_every = 50
+[problem]
+name = "Quadratic"
+A = {A}
+b = {b}
+[sites]
+patience = {patience}
+wait = {wait}
+[sites.addresses]
+{addresses}
+"""
+
+
+class Federation:
+    """The sites of a ring, whose quadratics differ, each in a thread."""
+
+    def __init__(
+        self, folder, iterations=300, names=("aachen", "berlin", "celle", "dresden"), patience=1.0, wait=20.0,
+        method="ProxDASAGT",
+    ):  # fmt: skip
+        self.folder, self.names, n = folder, names, len(names)
+        folder.mkdir()
+        make_keys(folder, names)
+        self.ports = dict(zip(names, free_ports(n), strict=True))
+        addresses = "\n".join(f'{name} = "{HOST}:{port}"' for name, port in self.ports.items())
+        A = [[[1.0 + 0.3 * i, 0.1], [0.1, 1.5 - 0.2 * i]] for i in range(n)]
+        b = [[3.0 * i, 1.0 - i] for i in range(n)]
+        self.file = folder / "study.toml"
+        self.file.write_text(
+            STUDY.format(
+                iterations=iterations, method=method, n=n, A=A, b=b, patience=patience, wait=wait, addresses=addresses
+            )
+        )
+        self.study = read_study(self.file)
+        self.relays = {(a, b): Relay(self.ports[b]) for a in names for b in self.study.weights(a)}
+        self.sites, self.results, self.errors, self.pauses = {}, {}, {}, {}
+        self._threads, self._doomed = {}, set()
+
+    def start(self, *names):
+        for name in names or self.names:
+            self._threads[name] = threading.Thread(target=self._run, args=(name,), name=name, daemon=True)
+            self._threads[name].start()
+        return self
+
+    def kill(self, name):
+        self._doomed.add(name)
+        self._threads[name].join(20)
+        self._doomed.discard(name)
+
+    def cut(self, *links, restore=False):
+        for link in links:
+            self.relays[link].cut = self.relays[link[::-1]].cut = not restore
+
+    def wait_for(self, k, name="aachen", timeout=30):
+        until = time.monotonic() + timeout
+        while not (name in self.sites and self.sites[name].links.k >= k) and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def join(self, timeout=60):
+        """Wait for all sites; the names of those that do not end."""
+        until = time.monotonic() + timeout
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        for relay in self.relays.values():
+            relay.cut = False
+            relay.close()
+        return [name for name, thread in self._threads.items() if thread.is_alive()]
+
+    def state(self, variable):
+        """A variable of all sites that finished, ``[sites, d]``, in the order of their names."""
+        import torch  # noqa: PLC0415
+
+        return torch.cat([self.results[name].state[variable][:, 0] for name in self.names if name in self.results])
+
+    def _run(self, name):
+        addresses = dict(self.study.addresses)
+        addresses |= {other: f"{HOST}:{relay.port}" for (a, other), relay in self.relays.items() if a == name}
+        study = dataclasses.replace(self.study, addresses=addresses)
+
+        def watch(_k, _iterations):
+            time.sleep(self.pauses.get(name, 0.002))
+            if name in self._doomed:
+                raise Killed
+
+        try:
+            self.sites[name] = Site(
+                study,
+                name,
+                credentials(self.folder, name),
+                self.folder / name,
+                f"{HOST}:{self.ports[name]}",
+                0.1,
+                watch,
+            )
+            self.results[name] = self.sites[name].run()
+        except Killed:
+            pass
+        except Exception as error:
+            self.errors[name] = error

@@ -1,0 +1,75 @@
+"""Keys and certificates: who signs what, what is refused, and that nobody else reads a key."""
+
+import stat
+
+import pytest
+from typer.testing import CliRunner
+
+from proxdasa import cli
+from proxdasa.sites import keys
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def test_from_request_to_certificate_on_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("authority", "study-ca"), ("request", "charite"), ("sign", "study-ca", "charite.csr")):
+        result = call("keys", *arguments)
+        assert result.exit_code == 0, result.output
+    shown = call("keys", "show", "charite.crt").stdout
+    assert "charite.crt: charite, signed by CN=study-ca" in shown
+    assert "valid" in shown
+    for key in (tmp_path / "charite.key", tmp_path / "study-ca" / keys.KEY):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    card = keys.check_pair(tmp_path / "charite.crt", tmp_path / "charite.key", tmp_path / "study-ca" / keys.CERTIFICATE)
+    assert card.name == "charite"
+
+
+def test_a_key_is_never_replaced(tmp_path):
+    keys.make_request("charite", tmp_path)
+    with pytest.raises(FileExistsError, match="is there already"):
+        keys.make_request("charite", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "Charite", "a.b", "-a", "a" * 64, "a/b"])
+def test_names_that_sites_may_not_have(tmp_path, name):
+    with pytest.raises(ValueError, match="the name of a site has"):
+        keys.make_request(name, tmp_path)
+
+
+def test_what_is_wrong_with_a_pair(tmp_path):
+    for authority in ("one", "two"):
+        keys.make_authority(tmp_path / authority)
+    for name in ("charite", "lmu"):
+        keys.sign(tmp_path / "one", keys.make_request(name, tmp_path)[1])
+    certificate, key, roots = tmp_path / "charite.crt", tmp_path / "charite.key", tmp_path / "one" / keys.CERTIFICATE
+    with pytest.raises(ValueError, match="is not the certificate of the key"):
+        keys.check_pair(certificate, tmp_path / "lmu.key", roots)
+    with pytest.raises(ValueError, match="is not signed by an authority"):
+        keys.check_pair(certificate, key, tmp_path / "two" / keys.CERTIFICATE)
+    with pytest.raises(ValueError, match="not a certificate in PEM format"):
+        keys.check_pair(key, key, roots)
+    key.chmod(0o640)
+    with pytest.raises(ValueError, match="can be read by others; run: chmod 600"):
+        keys.check_pair(certificate, key, roots)
+
+
+def test_several_authorities_in_one_file(tmp_path):
+    """An organisation may have its own; the file of authorities then holds several certificates."""
+    for authority, name in (("one", "charite"), ("two", "lmu")):
+        keys.make_authority(tmp_path / authority)
+        keys.sign(tmp_path / authority, keys.make_request(name, tmp_path)[1])
+    both = tmp_path / "both.crt"
+    both.write_bytes(b"".join((tmp_path / each / keys.CERTIFICATE).read_bytes() for each in ("one", "two")))
+    for name in ("charite", "lmu"):
+        assert keys.check_pair(tmp_path / f"{name}.crt", tmp_path / f"{name}.key", both).name == name
+
+
+def test_a_request_that_was_tampered_with(tmp_path):
+    keys.make_authority(tmp_path / "one")
+    _, request = keys.make_request("charite", tmp_path)
+    request.write_bytes(b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")
+    with pytest.raises(ValueError, match=r"not a request \(\.csr\) in PEM format"):
+        keys.sign(tmp_path / "one", request)

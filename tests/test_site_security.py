@@ -1,0 +1,224 @@
+"""Who gets in: certificates, greetings, and letters that do not fit."""
+
+import json
+import socket
+import ssl
+import struct
+import time
+from datetime import timedelta
+
+import grpc
+import pytest
+
+from proxdasa.sites import keys
+from proxdasa.sites.letters import SIZE, Kind, Letter, unpack
+from proxdasa.sites.post import BOX, METHOD, Post
+from tests.federation import HOST, Relay, credentials, free_ports, make_keys
+
+STUDY = {"study file": "abc", "version of proxdasa": "1"}
+
+
+def wait_until(happened, timeout=20):
+    until = time.monotonic() + timeout
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.005)
+    assert happened()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keys")
+    make_keys(folder, ["aachen", "berlin", "celle"])
+    return folder
+
+
+@pytest.fixture
+def post(folder):
+    """Aachen, whose one neighbour is Berlin, and which waits to be called."""
+    post = Post("aachen", {"berlin": ""}, f"{HOST}:0", credentials(folder, "aachen"), STUDY, 1_000)
+    yield post
+    post.close()
+
+
+class Caller:
+    """A program that calls Aachen with some certificate and says what it likes."""
+
+    def __init__(self, post, folder, name, greeting=None):
+        key, certificate, roots = (
+            (folder / file).read_bytes() for file in (f"{name}.key", f"{name}.crt", keys.CERTIFICATE)
+        )
+        self._channel = grpc.secure_channel(
+            f"{HOST}:{post.port}",
+            grpc.ssl_channel_credentials(roots, key, certificate),
+            [("grpc.ssl_target_name_override", "aachen")],
+        )
+        self._open = True
+        self.letters = [Letter(Kind.HELLO, payload=json.dumps(greeting or {"site": name, **STUDY}).encode()).pack()]
+        self.call = self._channel.stream_stream(METHOD)(self._send())
+
+    def _send(self):
+        while self._open:
+            while self.letters:
+                yield self.letters.pop(0)
+            time.sleep(0.002)
+
+    def refusal(self):
+        with pytest.raises(grpc.RpcError) as caught:
+            for _ in self.call:
+                pass
+        return caught.value.details()
+
+    def close(self):
+        self._open = False
+        self._channel.close()
+
+
+@pytest.fixture
+def call(post, folder):
+    callers = []
+
+    def make(name, greeting=None, at=folder):
+        callers.append(Caller(post, at, name, greeting))
+        return callers[-1]
+
+    yield make
+    for caller in callers:
+        caller.close()
+
+
+def test_a_neighbour_gets_in(post, call):
+    caller = call("berlin")
+    assert unpack(next(caller.call)).kind is Kind.HELLO
+    wait_until(lambda: post.connected("berlin"))
+    caller.letters.append(Letter(Kind.WHERE, k=7, sequence=0).pack())
+    wait_until(lambda: post.boxes["berlin"])
+    assert post.boxes["berlin"][0].k == 7
+    assert post.send("berlin", Letter(Kind.WHERE, k=8))
+    assert unpack(next(caller.call)).k == 8
+    assert post.spent["refused"] == 0
+
+
+def test_a_site_that_is_no_neighbour_is_refused(post, call):
+    assert call("celle").refusal() == "celle is no neighbour of aachen"
+    assert post.spent["refused"] == 1
+    assert not post.connected("berlin")
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [
+        ({"site": "celle", **STUDY}, "the certificate is of berlin, but the greeting of 'celle'"),
+        ({"site": "berlin", **STUDY, "study file": "other"}, "berlin has another study file than aachen"),
+        ({"site": "berlin", **STUDY, "version of proxdasa": "2"}, "berlin has another version of proxdasa than aachen"),
+        ([1, 2], "berlin sent no greeting"),
+    ],
+)
+def test_greetings_that_do_not_fit(post, call, greeting, words):
+    assert call("berlin", greeting).refusal() == words
+    assert post.spent["refused"] == 1
+
+
+def test_a_foreign_authority_is_refused(post, call, folder, tmp_path):
+    make_keys(tmp_path, ["berlin"])
+    (tmp_path / keys.CERTIFICATE).write_bytes((folder / keys.CERTIFICATE).read_bytes())  # so that we trust aachen
+    call("berlin", at=tmp_path).refusal()
+    assert not post.connected("berlin")
+
+
+def test_an_expired_certificate_is_refused(post, call, folder, tmp_path, monkeypatch):
+    for file in ("authority/authority.crt", "authority/authority.key", keys.CERTIFICATE):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    _, request = keys.make_request("berlin", tmp_path)
+    monkeypatch.setattr(keys, "SKEW", timedelta(days=3))
+    monkeypatch.setattr(keys, "timedelta", lambda days: timedelta(days=-days))
+    keys.sign(tmp_path / "authority", request, days=1)
+    with pytest.raises(ValueError, match="expired on"):
+        keys.check_pair(*credentials(tmp_path, "berlin"))
+    call("berlin", at=tmp_path).refusal()
+    assert not post.connected("berlin")
+
+
+def test_tls_1_2_is_refused(post, folder):
+    context = ssl.create_default_context(cafile=str(folder / keys.CERTIFICATE))
+    context.load_cert_chain(folder / "berlin.crt", folder / "berlin.key")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((HOST, post.port)) as raw, context.wrap_socket(raw, server_hostname="aachen") as new:
+        assert new.version() == "TLSv1.3"
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection((HOST, post.port)) as raw,
+        pytest.raises((ssl.SSLError, OSError)),
+        context.wrap_socket(raw, server_hostname="aachen"),
+    ):
+        pass
+
+
+def test_plain_tcp_does_no_harm(post, call):
+    with socket.create_connection((HOST, post.port)) as raw:
+        raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(1000))
+        call("berlin")
+        wait_until(lambda: post.connected("berlin"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Letter(Kind.WHERE, sequence=1).pack(),  # one is missing, or out of order
+        b"short",
+        struct.pack("<B", 99) + bytes(SIZE),  # of no kind
+        Letter(Kind.ROWS, payload=bytes(20_000)).pack(),  # larger than any that is due
+    ],
+)
+def test_letters_that_do_not_fit_end_the_stream(post, call, data):
+    caller = call("berlin")
+    wait_until(lambda: post.connected("berlin"))
+    caller.letters.append(data)
+    wait_until(lambda: not post.connected("berlin"))
+    assert not post.boxes["berlin"]
+
+
+def test_a_letter_that_is_sent_twice_ends_the_stream(post, call):
+    caller = call("berlin")
+    wait_until(lambda: post.connected("berlin"))
+    caller.letters += [Letter(Kind.WHERE, k=1).pack()] * 2
+    wait_until(lambda: not post.connected("berlin"))
+    assert [letter.k for letter in post.boxes["berlin"]] == [1]
+    assert post.spent["refused"] == 1
+
+
+def test_a_flood_loses_the_oldest_letters(post, call):
+    caller = call("berlin")
+    wait_until(lambda: post.connected("berlin"))
+    caller.letters += [Letter(Kind.WHERE, k=k, sequence=k).pack() for k in range(3 * BOX)]
+    wait_until(lambda: post.boxes["berlin"] and post.boxes["berlin"][-1].k == 3 * BOX - 1)
+    assert len(post.boxes["berlin"]) == BOX
+
+
+def test_a_neighbour_that_takes_no_letters_is_cut_off(post, call):
+    call("berlin")  # it never reads
+    wait_until(lambda: post.connected("berlin"))
+    until = time.monotonic() + 20
+    while post.send("berlin", Letter(Kind.ROWS, payload=bytes(1_000))) and time.monotonic() < until:
+        pass
+    assert not post.connected("berlin")
+
+
+def test_bytes_between_sites_do_not_hold_the_rows(folder):
+    """A relay between two sites sees nothing of what they send."""
+    (port,) = free_ports(1)
+    relay = Relay(port)
+    row = bytes(range(256)) * 4
+    berlin = Post("berlin", {"aachen": ""}, f"{HOST}:{port}", credentials(folder, "berlin"), STUDY, 2_000)
+    aachen = Post("aachen", {"berlin": f"{HOST}:{relay.port}"}, None, credentials(folder, "aachen"), STUDY, 2_000)
+    try:
+        wait_until(lambda: aachen.connected("berlin") and berlin.connected("aachen"))
+        assert aachen.send("berlin", Letter(Kind.ROWS, payload=row))
+        wait_until(lambda: berlin.boxes["aachen"])
+        assert berlin.boxes["aachen"][0].payload == row
+    finally:
+        aachen.close()
+        berlin.close()
+        relay.close()
+    assert len(relay.seen) > len(row)
+    assert row[:16] not in relay.seen
