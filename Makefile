@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 # At least one test file for each library that has a floor.
 OLDEST_TESTS := test_checkpoints.py test_cli.py test_csv_parquet.py test_data.py test_figures.py test_mixing.py \
-	test_network_files.py test_networks.py test_records.py test_regularizers.py test_watching.py
+	test_network_files.py test_networks.py test_records.py test_regularizers.py test_site_keys.py test_site_security.py \
+	test_watching.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # Tests start many interpreters; without bytecode files each of them would compile the package again.
@@ -80,7 +81,7 @@ $(OLDEST)/.installed: pyproject.toml constraints.txt tests/oldest.py
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
 	@echo "installing into $(OLDEST) ..."
 	$(OLDEST)/bin/python -m pip --disable-pip-version-check install --quiet --constraint $(OLDEST)/constraints.txt \
-		--editable ".[data,frames,mpi,parquet,tensorboard,weights]" \
+		--editable ".[data,frames,mpi,parquet,sites,tensorboard,weights]" \
 		hypothesis mpich pyproximal pytest pytest-xdist setuptools
 	touch $@
 

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("data", "frames", "mpi", "parquet", "tensorboard", "weights")
+EXTRAS = ("data", "frames", "mpi", "parquet", "sites", "tensorboard", "weights")
 """What users may add to the dependencies, and `make oldest` installs."""
 
 

@@ -2,7 +2,7 @@
 
 from proxdasa.experiments.heterogeneity import heterogeneity
 
-# from proxdasa.experiments.robustness import robustness
+from proxdasa.experiments.robustness import robustness
 from proxdasa.experiments.series import Announce, run_series
 from proxdasa.experiments.speedup import speedup
 from proxdasa.experiments.topology import topology

@@ -15,7 +15,7 @@ from proxdasa.contracts import Algorithm, Problem, Regularizer, unpack
 from proxdasa.networks import ring
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import L1, Zero
-from proxdasa.schedules import Number
+from proxdasa.schedules import Number, constant
 
 AGENTS, DIM = 8, 5
 
@@ -126,7 +126,7 @@ def compare_rules(iterations: int, every: int, trials: int) -> dict[str, dict[st
     """`distances` by problem and rule: gradient descent on agents that agree, Prox-DASA-GT on agents that do not."""
     cases: dict[str, tuple[Algorithm, float, bool]] = {
         "D-PSGD, equal agents, 10% lost": (DPSGD(gamma=0.06), 0.1, True),
-        "Prox-DASA-GT, unequal agents, 30% lost": (ProxDASAGT(gamma=0.3, alpha=0.2), 0.3, False),
+        "Prox-DASA-GT, unequal agents, 30% lost": (ProxDASAGT(gamma=0.3, alpha=constant(0.2)), 0.3, False),
     }
     return {
         title: {rule: distances(method, rule, loss, agree, iterations, every, trials).numpy() for rule in RULES}

@@ -18,7 +18,8 @@ from proxdasa import disk
 from proxdasa.engines import Task
 from proxdasa.engines.agents import LocalAgents
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
-from proxdasa.runs.loop import CHECKPOINTS, flushed_denormals
+from proxdasa.runs.denormals import flushed_denormals
+from proxdasa.runs.loop import CHECKPOINTS
 from proxdasa.runs.records import Row
 from proxdasa.runs.results import Result
 from proxdasa.sites.links import UNKNOWN, Links
