@@ -67,13 +67,14 @@ MAY_IMPORT = {
         "metrics", "mixing", "networks", "problems", "regularizers", "runs", "schedules",
     },
     "experiments": {
-        "algorithms", "contracts", "data", "descriptions", "disk", "metrics", "mixing", "networks", "problems",
-        "regularizers", "runs", "schedules", "tuning",
+        "algorithms", "compressors", "conditions", "contracts", "data", "descriptions", "disk", "metrics", "mixing",
+        "networks", "problems", "regularizers", "runs", "schedules", "tuning",
     },
     "cli": {
         "configs", "contracts", "data", "descriptions", "disk", "engines", "exit_codes", "experiments", "memory_budget",
-        "networks", "plans", "reports", "runs", "tuning",
+        "networks", "plans", "reports", "runs", "sites", "tuning",
     },
+    "sites": {"checks", "configs", "disk", "engines", "runs"},
     "__init__": {
         "algorithms", "compressors", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans",
         "problems", "regularizers", "runs", "schedules", "testing", "tuning",

@@ -1,6 +1,7 @@
 """Networks that fail: the laws of W_r, named events, and what methods make of them."""
 
 import dataclasses
+import math
 import re
 
 import hypothesis.strategies as st
@@ -141,10 +142,14 @@ def test_where_rounds_follow_iterations_evenly_many_are_looked_at_at_once():
         assert len(spells) <= 25 * max(gap, rounds)
 
 
-@given(st.one_of(st.floats(0, 1), st.sampled_from([2.0**-33, 1 - 2.0**-33, 2.0**-34])), st.integers(0, 5))
-def test_comparing_words_is_comparing_numbers(probability, block):
+@given(st.integers(0, 5), st.integers(0, 383), st.sampled_from([0, 0.5, 1]))
+def test_comparing_words_is_comparing_numbers(block, place, towards):
+    """At the numbers themselves and right beside them, and at the ends."""
     draws = Draws(0, 0, trials=2, items=3)
-    assert torch.equal(draws.below(block, probability), draws(block) < probability)
+    numbers = draws(block)
+    number = float(numbers.flatten()[place])
+    for bound in (number if towards == 0.5 else math.nextafter(number, towards), towards, 2.0**-33, 1 - 2.0**-33):
+        assert torch.equal(draws.below(block, bound), numbers < bound)
 
 
 def test_frequencies_and_lengths_are_as_declared():
@@ -260,6 +265,13 @@ def test_an_agent_that_is_out_keeps_its_state_and_draws_no_sample():
     assert not seen
 
 
+class Fog:
+    concerns = "air"
+
+    def begin(self, draws):
+        return draws
+
+
 def test_divergence_is_found_where_it_happened():
     """The replay meets the events of the run."""
     made = proxdasa.runs.setup.Setup(
@@ -276,6 +288,7 @@ def test_divergence_is_found_where_it_happened():
         ({"conditions": [LinkLoss(0.1)], "mixing": proxdasa.Chebyshev(3)}, "Chebyshev.* is a polynomial of one W"),
         ({"conditions": [Downtimes([(8, 0, 1)])]}, "there is no agent 8: agents are numbered from 0 to 7"),
         ({"conditions": [0.3]}, "conditions must be a list of proxdasa.conditions"),
+        ({"conditions": [Fog()]}, "Fog.concerns must be links, agents or messages; got 'air'"),
         ({"conditions": [LinkLoss(0.1)], "compile": True}, "compile and conditions exclude each other"),
     ],
 )

@@ -148,6 +148,7 @@ REQUIRED = {
     "rows": 2,
     "rungs": 2,
     "shape": [2, 5],
+    "links": [["a", "b"], ["b", "c"], ["c", "d"]],
     "share": 0.5,
     "sizes": [30, 20, 10, 40],
     "snapshot": 3,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import random_array
 
-from proxdasa import Chebyshev, Gossip, networks
+from proxdasa import DPSGD, Chebyshev, Gossip, networks, run
 from proxdasa.engines import Simulator, Task
 from proxdasa.engines.products import SparseProduct, dense_pays
 from proxdasa.problems import Quadratic
@@ -201,3 +201,16 @@ def test_neighbour_sum_uses_the_unweighted_graph():
     assert agents.counts()["rounds"] == agents.counts()["vectors"] == 1
     agents.observe_neighbours(x)
     assert agents.counts()["rounds"] == 1
+
+
+class Clipped(Gossip):
+    """Robust to large messages, but no polynomial in W."""
+
+    def __call__(self, apply, x, rho):
+        return x + (apply(x) - x).clamp(-0.1, 0.1)
+
+
+def test_a_mixing_that_is_no_polynomial_is_refused():
+    problem = Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
+    with pytest.raises(ValueError, match="mixing must be a polynomial in W"):
+        run(DPSGD(0.1), problem, networks.ring(4), mixing=Clipped(), iterations=2)

@@ -26,7 +26,7 @@ class Outages:
         ...     print(weather.active.int().tolist())
         [[1, 1, 1, 1]]
         [[1, 1, 0, 1]]
-        [[0, 1, 1, 1]]
+        [[1, 1, 1, 1]]
         [[1, 1, 1, 1]]
     """
 
@@ -89,7 +89,7 @@ class Participation:
         >>> weather = conditions.Weather([conditions.Participation(0.5)], networks.ring(4), trials=2, seed=0)
         >>> weather.enter(0)
         >>> weather.active.int().tolist()  # trials see different events
-        [[0, 0, 1, 0], [0, 1, 1, 0]]
+        [[1, 0, 1, 1], [0, 1, 0, 0]]
     """
 
     probability: float

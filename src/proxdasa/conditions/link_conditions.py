@@ -17,7 +17,7 @@ class LinkLoss:
     Examples:
         >>> weather = conditions.Weather([conditions.LinkLoss(0.5)], networks.ring(4), trials=1, seed=0)
         >>> weather.links(0).int().tolist(), weather.links(1).int().tolist()  # the four links in two rounds
-        ([[1, 1, 0, 1]], [[0, 0, 1, 0]])
+        ([[0, 1, 0, 0]], [[0, 0, 1, 1]])
     """
 
     probability: float
@@ -41,7 +41,7 @@ class Bursts:
     Examples:
         >>> weather = conditions.Weather([conditions.Bursts(9, 3)], networks.ring(4), trials=1, seed=0)
         >>> [int(weather.links(number)[0, 0]) for number in range(12)]  # the first link
-        [1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+        [1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     """
 
     mean_up: float

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa.checks import invalid
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
 from proxdasa.conditions.pace import Pace
 from proxdasa.contracts import Network
@@ -51,6 +52,8 @@ class Weather:
         items = {"links": len(network.edges), "agents": network.n, "messages": 2 * len(network.edges)}
         began: dict[str, list[Events]] = {kind: [] for kind in items}
         for number, condition in enumerate(conditions):
+            if condition.concerns not in items:
+                raise invalid(f"{type(condition).__name__}.concerns", "links, agents or messages", condition.concerns)
             events = condition.begin(Draws(seed, number, trials, items[condition.concerns]))
             began[condition.concerns].append(events)
         self._links, self._agents, self._messages = began.values()

@@ -52,16 +52,13 @@ class Simulator(LocalAgents):
         if weather is None:
             return tuple(self._product(x) for x in tensors)
         # All tensors travel in the same messages, so they meet the same events.
-        if weather.disturbs:
-            rounds, rho = itertools.count(first), self._task.network.rho
-            disturbed = lambda rows: self._varying.in_weather(rows, weather, next(rounds))  # noqa: E731
-            mixed = self._task.mixing(disturbed, torch.cat(tensors), rho)
-            return torch.split(mixed, len(tensors[0]))
-        matrices = [self._varying.matrix(weather, first + r) for r in range(self._rounds)]
-        return tuple(self._mix_by(iter(matrices), x) for x in tensors)
-
-    def _mix_by(self, matrices: Iterator[Tensor], x: Tensor) -> Tensor:
-        return self._task.mixing(lambda rows: self._varying(rows, next(matrices)), x, self._task.network.rho)
+        mixing, rho, rounds = self._task.mixing, self._task.network.rho, itertools.count(first)
+        if self._rounds == 1 and not weather.disturbs:
+            matrix = self._varying.matrix(weather, first)
+            return tuple(mixing(lambda rows: self._varying(rows, matrix), x, rho) for x in tensors)
+        stacked = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
+        mixed = mixing(lambda rows: self._varying.in_weather(rows, weather, next(rounds)), stacked, rho)
+        return torch.split(mixed, len(tensors[0]))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
@@ -154,6 +151,12 @@ def _mixer(task: Task) -> Product:
         apply = SparseProduct(W, dtype)
         return lambda x: mixing(apply, x, rho)
     # A polynomial of W is the polynomial of its eigenvalues, however many rounds it has.
-    λ, Q = torch.linalg.eigh(torch.from_numpy(W.toarray()))
+    dense = torch.from_numpy(W.toarray())
+    λ, Q = torch.linalg.eigh(dense)
     p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
-    return DenseProduct(((Q * p) @ Q.mT).to(dtype))
+    matrix = (Q * p) @ Q.mT
+    # A user's own mixing may be something else than it promises, and would be so without a word.
+    rows = torch.from_numpy(np.random.default_rng(0).normal(size=(len(λ), 2)))
+    if not torch.allclose(mixing(lambda x: dense @ x, rows, rho), matrix @ rows, rtol=1e-6, atol=1e-6):
+        raise ValueError(f"mixing must be a polynomial in W, and so a linear function of the rows; {mixing} is not")
+    return DenseProduct(matrix.to(dtype))

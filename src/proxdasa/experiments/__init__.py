@@ -1,7 +1,6 @@
 """Presets of the paper's experiments and of three of our own, and running several runs as a series."""
 
 from proxdasa.experiments.heterogeneity import heterogeneity
-
 from proxdasa.experiments.robustness import robustness
 from proxdasa.experiments.series import Announce, run_series
 from proxdasa.experiments.speedup import speedup

@@ -8,9 +8,9 @@ fingerprint.
 import functools
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeGuard
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -68,13 +68,19 @@ def _plain(value: object, W: csr_array, rounds: tuple[csr_array, ...]) -> object
         return value
     if isinstance(value, str | Path):
         return str(value)
-    if isinstance(value, list | tuple):  # of links between names
+    if _are_links(value):
         return [list(link) for link in value]
     if callable(value):
         # The name of a user's own function does not identify its weights, so a fingerprint of W is added.
         name, own = getattr(value, "__name__", type(value).__name__), not str(value.__module__).startswith(__package__)
         return {"name": name, **_fingerprint(check_matrix(W), rounds)} if own else name
     return _fingerprint(check_matrix(W), rounds)
+
+
+def _are_links(value: object) -> TypeGuard[Sequence[Sequence[str]]]:
+    """Whether a value is a list of links between agents that have names."""
+    pairs = value if isinstance(value, list | tuple) else [()]
+    return all(isinstance(pair, list | tuple) and pair and all(isinstance(x, str) for x in pair) for pair in pairs)
 
 
 def _fingerprint(W: csr_array, rounds: tuple[csr_array, ...]) -> dict[str, object]:

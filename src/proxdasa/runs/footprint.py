@@ -12,8 +12,8 @@ COPIES = 3
 """Tensors of the size of a variable for each vector that is compressed: copies old, new and of neighbours."""
 DENSE = 48
 """Bytes for each pair of agents where mixing is one dense product, computed from eigenvectors of W."""
-EVENT = 64 * 30
-"""Bytes for each entry of W where links or agents fail: events and weights of many rounds at once."""
+EVENT = 64 * 18
+"""Bytes for each entry of W where links or agents fail: events of many rounds at once (measured, four conditions)."""
 RECORD = 1_000
 """Bytes for one record of one trial."""
 
@@ -26,9 +26,11 @@ def footprint(
     trials: int,
     agents: range | None = None,
     varies: bool = False,
+    disturbs: bool = False,
 ) -> int:
     """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
+    ``varies`` says that links or agents may fail, ``disturbs`` that messages have noise.
     The problem's own data are not included: they are in memory already, or the problem checks them itself.
     """
     n, size = network.n, problem.dtype.itemsize
@@ -41,4 +43,5 @@ def footprint(
     dense = agents is None and dense_pays(network.W, mixing.rounds_for(network.rho))
     weights = DENSE * n**2 if dense else (16 + size) * trials * network.W.nnz
     events = EVENT * trials * network.W.nnz if varies or network.rounds else 0
-    return variables + drawn + weights + events
+    messages = trials * network.W.nnz * algorithm.facts.vectors * problem.dim if disturbs else 0
+    return variables + drawn + weights + events + (12 + 2 * size) * messages

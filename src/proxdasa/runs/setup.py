@@ -122,7 +122,8 @@ class Setup:
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
         varies, problem = bool(self.conditions), own or self.problem
-        needed = footprint(self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies)
+        disturbs = any(each.concerns == "messages" for each in self.conditions)
+        needed = footprint(self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, disturbs)
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
         memory_budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
 
