@@ -54,8 +54,12 @@ def run(
 
         known, credentials, address = _prepare(study, name, data, keys, listen)
         site = Site(known, name, credentials, output, address, checkpoint_every)
-        with signals.handle(lambda _: site.halt(), once=True):
-            result = site.run()
+        try:
+            with signals.handle(lambda _: site.halt(), once=True):
+                result = site.run()
+        except ArithmeticError as error:
+            say(f"error: {error}", err)
+            raise typer.Exit(Code.DIVERGED) from None
     if result.stopped:
         say(f"stopped after iteration {result.iterations}; the same command goes on from there", err)
         raise typer.Exit(Code.INTERRUPTED)

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from proxdasa.checks import check_positive_number
 from proxdasa.configs import reading
 from proxdasa.configs.objects import ConfigError
+from proxdasa.data.per_agent_files import PerAgent
+from proxdasa.problems import Supervised
 from proxdasa.runs.setup import Setup
 from proxdasa.sites.keys import check_name
 
@@ -75,9 +76,9 @@ def read_study(path: Path, data: Path | None = None) -> Study:
             raise ConfigError("sites.addresses is missing: a table with the address of each site, such as host:7443")
         if unknown := [key for key in sites if key not in ACCEPTED]:
             raise ConfigError(f"sites.{unknown[0]}: unknown key; accepted: {', '.join(ACCEPTED)}")
-        if data is not None:
-            settings = _with_data(settings, data)
         setup = reading.build(settings, try_step=False)
+        if data is not None:
+            setup = _with_data(setup, data)
         _check(setup)
         names = tuple(sorted(map(check_name, sites["addresses"])))
         if len(names) != setup.network.n:
@@ -91,12 +92,12 @@ def read_study(path: Path, data: Path | None = None) -> Study:
     return Study(setup, names, addresses, hashlib.sha256(text).hexdigest(), **numbers)
 
 
-def _with_data(settings: dict[str, Any], data: Path) -> dict[str, Any]:
-    problem = settings.get("problem")
-    table = problem.get("data") if isinstance(problem, dict) else None
-    if not isinstance(problem, dict) or not isinstance(table, dict) or table.get("name") != "per_agent":
+def _with_data(setup: Setup, data: Path) -> Setup:
+    """The set-up with this file in place of the files of all."""
+    problem = setup.problem
+    if not isinstance(problem, Supervised) or not isinstance(problem.data, PerAgent):
         raise ConfigError('--data needs a problem whose data are { name = "per_agent", ... }')
-    return {**settings, "problem": {**problem, "data": {**table, "files": str(data)}}}
+    return replace(setup, problem=replace(problem, data=replace(problem.data, files=str(data))))
 
 
 def _check_address(name: str, address: object) -> str:
@@ -111,6 +112,8 @@ def _check(setup: Setup) -> None:
     facts = setup.algorithm.facts
     if setup.trials != 1:
         raise ConfigError(f"trials must be 1 for sites; got {setup.trials}")
+    if setup.stop is not None:
+        raise ConfigError("stop is not supported at sites yet; leave it out, and choose a number of iterations")
     if setup.conditions or setup.network.rounds:
         raise ConfigError("sites meet real conditions on a fixed network; leave conditions and changing networks out")
     if not facts.mixes or not getattr(setup.mixing, "varies", False):

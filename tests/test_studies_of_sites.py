@@ -1,0 +1,187 @@
+"""Study files, and the commands of a site."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import proxdasa
+from proxdasa import cli
+from proxdasa.exit_codes import Code
+from proxdasa.sites import keys
+from proxdasa.sites.study import read_study
+from tests.federation import HOST, free_ports, make_keys
+
+STUDY = """
+iterations = {iterations}
+algorithm = {{ name = "ProxDASAGT", gamma = 0.01, alpha = 0.3 }}
+network = {{ name = "from_links", links = [["charite", "lmu"], ["lmu", "rwth"]] }}
+[problem]
+name = "PhaseRetrieval"
+agents = 3
+dim = 5
+evaluation = 100
+[sites]
+patience = 5.0
+[sites.addresses]
+rwth = ""
+charite = "{charite}"
+lmu = "{lmu}"
+"""
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def study(tmp_path):
+    charite, lmu = (f"{HOST}:{port}" for port in free_ports(2))
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY.format(iterations=40, charite=charite, lmu=lmu))
+    return path
+
+
+def test_sites_are_agents_in_alphabetical_order(study):
+    known = read_study(study)
+    assert known.names == ("charite", "lmu", "rwth")
+    assert known.weights("lmu") == pytest.approx({"charite": 1 / 3, "rwth": 1 / 3})
+    assert known.weights("charite") == pytest.approx({"lmu": 1 / 3})
+    assert known.addresses["rwth"] == ""
+    with pytest.raises(ValueError, match="there is no site 'berlin' in the study; it has charite, lmu, rwth"):
+        known.number("berlin")
+
+
+def test_the_same_file_can_be_simulated(study, tmp_path):
+    result = call("run", study, "--output", tmp_path / "out", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert proxdasa.load(tmp_path / "out").iterations == 40
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[sites.addresses]", "[elsewhere]", r"sites\.addresses is missing"),
+        ("patience = 5.0", "patients = 5.0", r"sites\.patients: unknown key; accepted: addresses, agreement"),
+        ("patience = 5.0", "patience = 0.0", r"sites\.patience must be a positive, finite number; got 0\.0"),
+        ('rwth = ""', 'RWTH = ""', "the name of a site has 1 to 63 small letters"),
+        ('rwth = ""', 'rwth = "somewhere"', r'sites\.addresses\.rwth must be "host:port"'),
+        ('rwth = ""', "", r"sites\.addresses has 2 sites, but the network has 3 agents"),
+        ("iterations = 40", "iterations = 40\ntrials = 2", "trials must be 1 for sites; got 2"),
+        ("iterations = 40", 'iterations = 40\nmixing = "Chebyshev"', "cannot go on without a neighbour; choose Gossip"),
+        (
+            "iterations = 40",
+            'iterations = 40\nconditions = [{ name = "LinkLoss", probability = 0.1 }]',
+            "real conditions",
+        ),
+        (
+            "iterations = 40",
+            'iterations = 40\nstop = { name = "Stationary", tolerance = 1e-3 }',
+            "stop is not supported",
+        ),
+    ],
+)
+def test_studies_that_are_refused(study, old, new, words):
+    assert old in study.read_text()
+    study.write_text(study.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=words):
+        read_study(study)
+
+
+def test_data_of_a_site_take_the_place_of_the_files_of_all(tmp_path):
+    (tmp_path / "mine.csv").write_text("age,sick\n1,0\n2,1\n3,1\n")
+    problem = """
+    [problem]
+    name = "Supervised"
+    agents = 2
+    batch_size = 2
+    model = { name = "mlp", inputs = 1, outputs = 2 }
+    data = { name = "per_agent", files = "rows-{agent}.csv", target = "sick", labels = [0, 1] }
+    [sites.addresses]
+    a = ""
+    b = "localhost:7443"
+    """
+    path = tmp_path / "study.toml"
+    path.write_text(
+        'algorithm = { name = "ProxDASA", gamma = 0.1 }\nnetwork = { name = "ring", agents = 2 }\n' + problem
+    )
+    own = read_study(path, tmp_path / "mine.csv").setup.problem.restrict(range(1, 2))
+    assert own.examples.x.tolist() == [[1.0], [2.0], [3.0]]
+    table = '{ name = "per_agent", files = "rows-{agent}.csv", target = "sick", labels = [0, 1] }'
+    path.write_text(path.read_text().replace(table, '"digits"').replace("inputs = 1, outputs = 2", "inputs = 64"))
+    with pytest.raises(ValueError, match="--data needs a problem whose data are"):
+        read_study(path, tmp_path / "mine.csv")
+
+
+def test_check_names_every_problem_and_its_cure(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call("site", "check", study, "--as", "lmu")
+    assert result.exit_code == Code.UNWELL
+    assert "FAILED" in result.stdout
+    assert "cure: proxdasa keys request lmu" in result.stdout
+    make_keys(tmp_path, ["charite", "lmu", "rwth"])
+    result = call("site", "check", study, "--as", "lmu")
+    assert result.exit_code == 0, result.output
+    assert "neighbours of lmu: charite, rwth" in result.stdout
+    assert "certificate of lmu, valid until" in result.stdout
+    assert "no answer from charite" in result.stdout
+    result = call("site", "check", study, "--as", "rwth")
+    assert "no open port: this site calls its neighbours" in result.stdout
+
+
+def test_a_certificate_of_another_site_is_refused(study, tmp_path):
+    make_keys(tmp_path, ["charite", "lmu"])
+    for ending in ("crt", "key"):
+        (tmp_path / f"lmu.{ending}").write_bytes((tmp_path / f"charite.{ending}").read_bytes())
+    result = call("site", "run", study, "--as", "lmu", "--keys", tmp_path, "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "is the certificate of charite, but this site is lmu" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_rehearsal_in_which_a_site_is_killed(study, tmp_path):
+    """Real processes: one is killed with SIGKILL and started again by the same command; all end with one model."""
+    from proxdasa.sites.rehearsal import Rehearsal  # noqa: PLC0415
+
+    study.write_text(study.read_text().replace("iterations = 40", "iterations = 15000"))
+    rehearsal = Rehearsal.of(study, tmp_path / "rehearsal")
+    commands = {name: [*command, "--checkpoint-every", "0.2"] for name, command in rehearsal.commands().items()}
+    running = {name: subprocess.Popen(command, stderr=subprocess.DEVNULL) for name, command in commands.items()}
+    try:
+        status, until = tmp_path / "rehearsal" / "rwth" / "status.json", time.monotonic() + 60
+        while not (status.exists() and json.loads(status.read_bytes())["iteration"] > 200):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        os.kill(running["rwth"].pid, signal.SIGKILL)
+        running["rwth"].wait()
+        running["rwth"] = subprocess.Popen(commands["rwth"], stderr=subprocess.DEVNULL)
+        assert {name: process.wait(timeout=120) for name, process in running.items()} == dict.fromkeys(commands, 0)
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+    results = {name: proxdasa.load(tmp_path / "rehearsal" / name) for name in commands}
+    shown = call("site", "status", tmp_path / "rehearsal" / "rwth").stdout
+    assert "rwth: finished, iteration 15,000 of 15,000" in shown
+    x = torch.cat([result.x[0] for result in results.values()])
+    torch.testing.assert_close(x, x.mean(dim=0).expand(3, -1), rtol=0, atol=1e-2)
+
+
+def test_keys_and_results_of_sites_stay_apart(study, tmp_path):
+    from proxdasa.sites.rehearsal import Rehearsal  # noqa: PLC0415
+
+    rehearsal = Rehearsal.of(study, tmp_path / "rehearsal")
+    assert rehearsal.study.addresses["rwth"] == ""
+    assert rehearsal.study.addresses["lmu"] != read_study(study).addresses["lmu"]
+    commands = rehearsal.commands("rows-{site}.csv")
+    assert commands["lmu"][:5] == [sys.executable, "-m", "proxdasa", "site", "run"]
+    assert commands["lmu"][-1] == "rows-lmu.csv"
+    assert (tmp_path / "rehearsal" / keys.CERTIFICATE).exists()
+    again = Rehearsal.of(study, tmp_path / "rehearsal")
+    assert again.study.digest == rehearsal.study.digest, "a rehearsal that goes on has the same addresses"
