@@ -18,9 +18,9 @@ from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
 from proxdasa.schedules import constant
 
-LOSSES = (0.1, 0.2, 0.3, 0.4, 0.5)
+LOSSES = (0.1, 0.3, 0.5)
 """Probabilities that a link is down in a round."""
-SHARES_OUT = (0.05, 0.1, 0.2, 0.3)
+SHARES_OUT = (0.1, 0.3)
 """Shares of the time that an agent is out."""
 MEAN_DOWN = 20.0
 """Iterations that an outage lasts on average."""
