@@ -7,6 +7,7 @@ It takes seconds to start, so the pytest process that starts the workers of pyte
 process, passes signals on to it, and ends as that ends. This module imports nothing that takes time.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -14,13 +15,18 @@ import threading
 from multiprocessing import connection, forkserver, process
 from pathlib import Path
 
-__all__ = ["FORKS", "TOKEN", "label", "share"]
+__all__ = ["FORKS", "TOKEN", "enter_network", "label", "share"]
 
 TOKEN = "PROXDASA_TEST"
 """The environment variable by which tests find the processes of a command."""
 
-PRELOADED = ["proxdasa.cli", "sklearn.datasets", "torch._dynamo", "tests.setups", "tests.processes"]
+PRELOADED = [
+    "proxdasa.cli", "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "tests.setups", "tests.processes",
+]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` brings pytest."""
+NETWORK = Path("/proc/self/ns/net")
+"""The network namespace of this process; tests of several machines have some of their own (`tests.namespaces`)."""
+CLONE_NEWNET = 0x40000000
 SHARED = "PROXDASA_TEST_FORKS"
 """The environment variable with the socket's address and, since Python 3.14, the key of the shared server."""
 
@@ -29,7 +35,9 @@ FORKS.set_forkserver_preload(PRELOADED)
 
 
 def share():
-    """Start the fork server here, for every process that inherits the environment."""
+    """Start the fork server here, for every process that inherits the environment, unless one is shared already."""
+    if SHARED in os.environ:
+        return
     forkserver.ensure_running()
     server = forkserver._forkserver
     key = getattr(server, "_forkserver_authkey", None) or b""
@@ -59,12 +67,15 @@ def label(token, rank=""):
 
 
 def stand_in(words):
-    """The exit code of ``proxdasa`` with these words, in a forked process with our environment, streams and signals.
+    """The exit code of a program with its arguments, in a forked process with our environment, streams and signals.
 
-    Under mpiexec this is only for runs that MPI aborts: it expects processes to finalise MPI as they end, at once.
+    Under mpiexec this is only for runs that MPI aborts. When the first process has ended with an error, mpiexec kills
+    those that have not, and stand-ins do not end at the same time.
     """
     inherited = {name: int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ}
-    handles = {name: FORKS.reducer.DupFd(fd) for name, fd in {"1": 1, "2": 2, **inherited}.items()}
+    with NETWORK.open() as network:
+        own = {"1": 1, "2": 2, "network": network.fileno(), **inherited}
+        handles = {name: FORKS.reducer.DupFd(fd) for name, fd in own.items()}
     # Signals wait until there is a process to pass them on to.
     passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
@@ -82,9 +93,10 @@ def stand_in(words):
 
 
 def _become(words, env, handles):
-    """Run the command in the forked process."""
+    """Run the program in the forked process."""
     from tests.processes import run_command  # noqa: PLC0415 - the fork server has it
 
+    enter_network(handles.pop("network").detach())
     for name, handle in handles.items():
         if name.isdecimal():
             os.dup2(handle.detach(), int(name))
@@ -94,6 +106,15 @@ def _become(words, env, handles):
     Path("/proc/self/comm").write_text(label(env[TOKEN], rank))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os._exit(run_command(words, env))
+
+
+def enter_network(handle):
+    """Move this process into a network namespace, unless it is there; the handle is an open file that names it."""
+    if os.fstat(handle).st_ino != NETWORK.stat().st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(handle, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    os.close(handle)
 
 
 def _end_with_parent():

@@ -13,6 +13,11 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=60)
 
 
+def handle(name):
+    """An open file that names the namespace."""
+    return os.open(f"/run/netns/{name}", os.O_RDONLY)
+
+
 @contextlib.contextmanager
 def machines(rate=None):
     """The names of two namespaces that are joined by the interfaces veth0, at most so fast, such as ``100mbit``.

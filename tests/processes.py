@@ -1,8 +1,9 @@
 """Commands in processes of their own, for tests: quick to start, bounded in time, and none outlives its test.
 
 Importing torch takes seconds, so ``proxdasa`` itself is forked off a process that has it already (`Forked`), together
-with the processes that it launches; everything else is started as usual (`Started`), but under torchrun and mpiexec
-``proxdasa`` is forked too unless a test wants every interpreter as a user has it (``fork=False``).
+with the processes that it launches, and so is ``torchrun`` (`ForkedTorchrun`); everything else is started as usual
+(`Started`), but under torchrun and mpiexec ``proxdasa`` is forked too unless a test wants every interpreter as a user
+has it (``fork=False``).
 """
 
 import contextlib
@@ -21,12 +22,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import run as torchrun
 
 from proxdasa.cli import main
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.runs.records import FINAL, read_rows
-from tests import forks
+from tests import forks, namespaces
 from tests.forks import FORKS, TOKEN
 
 ROOT = Path(__file__).parents[1]
@@ -211,12 +213,12 @@ class Started(Command):
 
 
 class Forked(Command):
-    """``proxdasa`` without its start-up time."""
+    """``proxdasa`` without its start-up time, in a network namespace if one is named."""
 
-    def __init__(self, words, folder, env):
+    def __init__(self, words, folder, env, network=None):
         super().__init__(words, folder, uuid.uuid4().hex)
         self.output.touch()
-        args = (list(map(str, words)), {**_environment(), **env}, self.output)
+        args = (list(map(str, words)), {**_environment(), **env, TOKEN: self.token}, self.output, network)
         self.process = FORKS.Process(target=_become_command, args=args)
         self.process.start()
         self.pid = self.process.pid
@@ -233,19 +235,30 @@ class Forked(Command):
         return [pid for pid in self.processes() if pid != self.pid]
 
 
+class ForkedTorchrun(Forked):
+    """``torchrun`` without its start-up time; what it starts are stand-ins (`tests.forks`)."""
+
+    workers = Command.workers
+
+    def _owns(self, pid):
+        return super()._owns(pid) or f"{TOKEN}={self.token}" in _environ(pid)
+
+
 @contextlib.contextmanager
 def commands(folder):
     """A function that starts commands; at the end none of their processes is left."""
     started = []
 
-    def start(*words, env=None, fork=True):
-        """Start a command; with ``fork=False`` nothing of it is forked from a process that has torch already."""
-        kind, env = Started, env or {}
-        if fork and words[0] == "proxdasa":
-            kind, words = Forked, words[1:]
-        elif fork and words[0] in ("torchrun", "mpiexec"):
+    def start(*words, env=None, fork=True, **where):
+        """Start a command; with ``fork=False`` nothing of it is forked from a process that has torch already.
+
+        What is forked can be told where it is to run: ``network`` is the name of a namespace.
+        """
+        env = env or {}
+        if fork and words[0] in ("torchrun", "mpiexec"):
             words, env = _with_stand_ins(words, env)
-        started.append(kind(words, folder, env))
+        kind = {"proxdasa": Forked, "torchrun": ForkedTorchrun}.get(words[0], Started) if fork else Started
+        started.append(kind(words, folder, env, **where))
         return started[-1]
 
     try:
@@ -264,8 +277,9 @@ def commands(folder):
 def _with_stand_ins(words, env):
     """The words of a launcher, and the environment, with what stands in for the interpreters that it would start."""
     forks.share()
-    module = () if words[0] == "torchrun" else (sys.executable, "-m")  # torchrun is given -m already
-    changed = [each for word in words for each in ((*module, "tests.stand_in") if word == "proxdasa" else (word,))]
+    launcher, *rest = words
+    stand_in = (*(() if launcher == "torchrun" else (sys.executable, "-m")), "tests.stand_in")  # torchrun is given -m
+    changed = [launcher, *(each for word in rest for each in ((*stand_in, word) if word in PROGRAMS else (word,)))]
     # Without the folder of `trouble`, which is for the forked process alone.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return changed, {**env, "PYTHONPATH": path}
@@ -373,16 +387,22 @@ def _write_to(output):
             os.dup2(file.fileno(), handle)
 
 
-def _become_command(words, env, output):
+def _become_command(words, env, output, network):
     """What a forked process does."""
     os.setsid()
     _write_to(output)
+    if network:
+        forks.enter_network(namespaces.handle(network))
     launcher.subprocess = _Forking
     os._exit(run_command(words, env))
 
 
+PROGRAMS = {"proxdasa": main, "torchrun": torchrun.main}
+"""What a forked process can do."""
+
+
 def run_command(words, env):
-    """The exit code of the command line in this process, as if it were fresh."""
+    """The exit code of a program with its arguments in this process, as if it were fresh."""
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork, and whoever waits for them hangs
     os.environ.clear()
     os.environ.update(env)
@@ -390,11 +410,11 @@ def run_command(words, env):
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
-    sys.argv = ["proxdasa", *words]
+    sys.argv, code = words, 0
     try:
-        if TROUBLE in env:
+        if TROUBLE in env and words[0] == "proxdasa":
             runpy.run_path(env[TROUBLE])
-        main()
+        PROGRAMS[words[0]]()
     except SystemExit as end:
         code = end.code
     except BaseException:
@@ -415,7 +435,7 @@ class _Forking:
             self.pid = os.fork()
             if not self.pid:
                 os.setpgid(0, process_group)
-                os._exit(run_command(command[3:], env))
+                os._exit(run_command(command[2:], env))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
 
         def __class_getitem__(cls, _):

@@ -75,6 +75,14 @@ class LocalSteps:
         return self.State(agents.prox(x - self.gamma * y, self.gamma), y, g_new)
 
 
+@functools.cache
+def problem() -> problems.Supervised:
+    """Read once; nothing changes it."""
+    return problems.Supervised(
+        perceptron, data.digits(), N, batch_size=3, partition=data.Dirichlet(1.0), initial="each"
+    )
+
+
 def setup(name: str, **changes) -> Setup:
     """Digits on a random graph of eight agents, two trials."""
     settings = {
@@ -86,12 +94,9 @@ def setup(name: str, **changes) -> Setup:
         "observe_every": 6,
         "exact": True,
     }
-    problem = problems.Supervised(
-        perceptron, data.digits(), N, batch_size=3, partition=data.Dirichlet(1.0), initial="each"
-    )
     # Torch's own initialisation takes torch's random numbers, which threads would take from each other.
-    settings["x0"] = np.random.default_rng(0).normal(scale=0.2, size=(2, N, problem.dim))
-    return Setup(METHODS[name], problem, networks.erdos_renyi(N, 0.4, seed=1), **settings | changes)
+    settings["x0"] = np.random.default_rng(0).normal(scale=0.2, size=(2, N, problem().dim))
+    return Setup(METHODS[name], problem(), networks.erdos_renyi(N, 0.4, seed=1), **settings | changes)
 
 
 def digest(x: torch.Tensor) -> str:

@@ -362,6 +362,7 @@ def test_report_prints_a_table_and_writes_figure_and_table(results):
     assert re.search(r"Prox-DASA\s*│ \[red\]results\s*│", result.stdout)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_report_of_several_runs_tells_them_apart(write, tmp_path):
     for gamma in (0.01, 0.02):
         call("run", write(gamma=gamma), "-o", tmp_path / "all" / f"[{gamma}]")
@@ -413,6 +414,7 @@ def test_report_where_nothing_is(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_report_of_damaged_results(results):
     records = results / "records.jsonl"
     whole = records.read_text()

@@ -18,6 +18,7 @@ from proxdasa.problems import Supervised, cross_entropy, models
 from proxdasa.regularizers import L1
 from proxdasa.reports import quantity
 
+pytestmark = pytest.mark.usefixtures("drawn")
 N = 8
 PAPER = {
     "a9a": {

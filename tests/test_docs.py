@@ -70,6 +70,7 @@ def blocks(page):
     ]
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,8 +1,6 @@
 """Estimators: scikit-learn's own checks, the same minima as scikit-learn's solvers, and models in their own units."""
 
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -44,7 +42,7 @@ def standardised(X):
 
 def saga(X, y, weight):
     """The minimum of the L1-penalised logistic risk, and its coefficients."""
-    model = LogisticRegression(C=1 / (len(y) * weight), l1_ratio=1.0, solver="saga", tol=1e-12, max_iter=100_000)
+    model = LogisticRegression(C=1 / (len(y) * weight), l1_ratio=1.0, solver="saga", tol=1e-9, max_iter=100_000)
     model.fit(X, y)
     return objective(model.coef_[0], model.intercept_[0], X, y, weight), model.coef_[0]
 
@@ -201,9 +199,3 @@ def test_groups_are_routed_to_the_folds():
     model = DecentralizedClassifier(max_iter=100, tol=1e-2)
     scores = cross_val_score(model, X, y, cv=GroupKFold(2), groups=np.arange(len(y)) % 4)
     assert scores.min() > 0.9
-
-
-def test_without_scikit_learn_a_sentence_says_what_is_missing():
-    code = "import sys; sys.modules['sklearn'] = None\nimport proxdasa\nimport proxdasa.estimators"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "proxdasa.estimators needs scikit-learn, which is missing: pip install 'proxdasa[data]'" in ended.stderr

@@ -116,7 +116,7 @@ def test_the_launcher_tries_again_after_a_crash_or_a_full_disk_but_not_after_a_d
 
 
 @LINUX
-@pytest.mark.parametrize("how", ["--processes", "mpiexec"])
+@pytest.mark.parametrize("how", ["--processes", pytest.param("mpiexec", marks=pytest.mark.slow)])
 def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
     file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
     assert "diverged" in launched(start, how, file, tmp_path / "results", fork=how != "mpiexec").ended(4)

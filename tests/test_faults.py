@@ -13,7 +13,6 @@ import torch
 
 import proxdasa
 from proxdasa.engines import Alone, connect
-from proxdasa.engines.launch.signals import ASKING
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import LostError
 from proxdasa.mixing import Gossip
@@ -35,7 +34,7 @@ from tests.processes import (
 pytestmark = LINUX
 ITERATIONS = 40
 RUN = ("--exact", "--checkpoint-every", 1)
-SILENCE = 15
+SILENCE = 10
 """Seconds of silence that are an error: no process that lives is silent for so long, however busy the machine is."""
 
 
@@ -58,7 +57,7 @@ def start(tmp_path):
 # killed
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, undisturbed, tmp_path):
     rng, results = random.Random(seed), tmp_path / "results"
     options = ("--processes", 3, "--max-restarts", 4)
@@ -209,7 +208,7 @@ def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbe
     check_same(results, undisturbed / "results")
 
 
-@pytest.mark.parametrize("number", ASKING)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM is sent to one of them above
 def test_a_signal_to_one_process_stops_all_of_them_with_a_checkpoint(number, start, undisturbed, tmp_path):
     results = tmp_path / "results"
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3)
@@ -369,11 +368,9 @@ class Evil:
 
 HARM = {
     "flipped": flip,
-    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "empty": lambda path: path.write_bytes(b""),
-    "garbage": lambda path: path.write_bytes(bytes(range(256)) * 8),
     "pickle": lambda path: path.write_bytes(pickle.dumps(Evil())),
 }
+"""Two of those that `test_checkpoint_damage` knows; here commands meet them."""
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -404,7 +401,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(start, interrupted, undistur
 def test_a_run_of_which_all_checkpoints_are_damaged_stays_as_it_is(start, interrupted, tmp_path):
     results = shutil.copytree(interrupted / "results", tmp_path / "results")
     for path in results.glob("checkpoints/*/manifest.json"):
-        HARM["empty"](path)
+        path.write_bytes(b"")
     before = sorted(results.rglob("*"))
     text = start("proxdasa", "resume", results, "--processes", 2, "--max-restarts", 2, "--timeout", 1000).ended(2)
     assert text.count("holds no checkpoint from which this run can continue") == 1

@@ -203,8 +203,9 @@ def copy(source, target):
 # results folders
 
 
-@settings(EXAMPLES, max_examples=15)  # a figure takes a second
+@settings(EXAMPLES, max_examples=15)
 @given(data=st.data())
+@pytest.mark.usefixtures("drawn")  # `test_foreign_folders` draws odd names and numbers
 def test_a_damaged_folder_is_named_and_does_not_cost_the_report(data, material, tmp_path):
     bad, good = (copy(material / "run", tmp_path / "all" / name) for name in ("bad", "good"))
     path = bad / data.draw(st.sampled_from(["config.json", "records.jsonl", "final.safetensors"]))

@@ -362,6 +362,7 @@ def test_after_an_interruption_the_same_command_goes_on(file, tmp_path, interrup
     assert not (tmp_path / "run" / "rungs").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_auto_is_found_before_the_run_which_stores_numbers_and_how_they_were_found(file, tmp_path):
     out = tmp_path / "out"
     result = call("run", file, "-o", out, "--checkpoint-every", 20)

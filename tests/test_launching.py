@@ -22,7 +22,6 @@ from tests.processes import (
     listeners,
     newest,
     trouble,
-    until,
     write_config,
 )
 
@@ -256,11 +255,11 @@ def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the
 
 
 def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_killed(start, tmp_path):
-    """After one of its processes was, which is replaced."""
+    """In fresh interpreters; that processes are replaced is tested above and in `test_faults`."""
     file = write_config(tmp_path / "run.toml", iterations=200)
     results, options = tmp_path / "results", ("--exact", "--checkpoint-every", 1)
     start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
-    words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2, "--max-restarts", 1)
+    words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2)
     command = start(*words, fork=False)
     command.until(lambda: newest(results) >= 5)
     workers = command.workers()
@@ -268,14 +267,8 @@ def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_kill
     assert len(heard) == 3
     assert all(heard[pid] and heard[pid] <= LOOPBACK for pid in workers), heard
     assert heard[command.pid] == set(), heard
-    os.kill(workers[1], signal.SIGKILL)
-    until(lambda: not set(command.workers()) & set(workers))
-    k = newest(results)
-    command.until(lambda: newest(results) > k)
     os.kill(command.pid, signal.SIGKILL)
-    text = command.ended(-signal.SIGKILL)
-    assert "starting again" in text
-    assert "interrupted after" in text
+    assert "interrupted after" in command.ended(-signal.SIGKILL)
     start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")
 

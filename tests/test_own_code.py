@@ -145,6 +145,7 @@ def test_what_is_saved_describes_the_same_run(module, tmp_path, changes):
     assert torch.equal(build(settings).run().x, made.run().x)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_an_interrupted_run_is_resumed_and_a_report_imports_nothing(module, tmp_path):
     file, folder = write(tmp_path, module), tmp_path / "results"
     runner = CliRunner()

@@ -37,8 +37,9 @@ def alone(name: str, **changes) -> str:
 # the same bits
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("size", "name"), [*((3, name) for name in METHODS), *((size, "sppdm") for size in (1, 2, 8)), (8, "deepstorm")]
+)
 def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
     results = in_threads(size, lambda transport: setup(name).run(processes=transport))
     assert digest(results[0].x) == alone(name)
@@ -46,9 +47,9 @@ def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
 
 
 @LINUX
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("size", [3, 8, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2, 4))])
 def test_the_same_bits_over_gloo(size, tmp_path):
-    """Forked processes, which have torch already; what torchrun adds is tested below, in one size."""
+    """Forked processes, which have torch already; what torchrun adds is tested below, with two."""
     assert fork_together(tmp_path, size, main, tmp_path / "hashes")[0] == [0] * size
     check_hashes(tmp_path / "hashes")
 
@@ -82,7 +83,7 @@ class _Lazy:
         return x / 2 + apply(x / 2)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])  # by mix, and by sums over neighbours too
 def test_any_mixing_of_the_contract_gives_the_same_bits_in_several_processes(name):
     made = setup(name, mixing=_Lazy())
     assert digest(in_threads(2, lambda transport: made.run(processes=transport))[0].x) == digest(made.run().x)

@@ -425,7 +425,7 @@ def test_an_interruption_before_R_leaves_no_random_iterate():
         if k >= 5:
             raise KeyboardInterrupt
 
-    result = run(iterations=100_000, observe_every=5, progress=interrupt, random_iterate=True)
+    result = run(iterations=10_000, observe_every=5, progress=interrupt, random_iterate=True)
     assert torch.isnan(result.random_iterate).all()
 
 

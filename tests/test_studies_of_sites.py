@@ -114,7 +114,9 @@ def test_data_of_a_site_take_the_place_of_the_files_of_all(tmp_path):
     own = read_study(path, tmp_path / "mine.csv").setup.problem.restrict(range(1, 2))
     assert own.examples.x.tolist() == [[1.0], [2.0], [3.0]]
     table = '{ name = "per_agent", files = "rows-{agent}.csv", target = "sick", labels = [0, 1] }'
-    path.write_text(path.read_text().replace(table, '"digits"').replace("inputs = 1, outputs = 2", "inputs = 64, outputs = 10"))
+    path.write_text(
+        path.read_text().replace(table, '"digits"').replace("inputs = 1, outputs = 2", "inputs = 64, outputs = 10")
+    )
     with pytest.raises(ValueError, match="--data needs a problem whose data are"):
         read_study(path, tmp_path / "mine.csv")
 

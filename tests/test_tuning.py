@@ -19,6 +19,7 @@ from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
 
+pytestmark = pytest.mark.usefixtures("drawn")
 METHOD = proxdasa.ProxDASA(gamma=0.01)
 FILE = """
 iterations = 20

@@ -170,8 +170,7 @@ def site_files(folder):
     return data.per_agent(folder / "{agent}.safetensors", regression=True)
 
 
-@pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("exact", "repeated"), [(True, False), (False, True)])
 def test_processes_tell_each_other_how_many_examples_they_have(tmp_path, exact, repeated):
     """Neither has read the other's file."""
     expected = level_setup(data.from_tensors(X, Y), data.Sizes([10, 1_000]), "examples", exact=exact).run()

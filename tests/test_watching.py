@@ -418,7 +418,7 @@ def _become(words, stream):
     cli.err.is_interactive = os.isatty(2)  # it was made before the fork
     launcher.subprocess = _Forking
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may have been started by nohup
-    os._exit(run_command(words, {**_environment(), "TERM": "xterm"}))
+    os._exit(run_command(["proxdasa", *words], {**_environment(), "TERM": "xterm"}))
 
 
 # whether processes are worth it
