@@ -19,7 +19,7 @@ LONG = (
     "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",
     "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "architectures",
     "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
-    "running_statistics", "message_noise", "federation", "studies_of_sites", "site_security",
+    "running_statistics", "message_noise", "robustness", "federation", "studies_of_sites", "site_security",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
     "compression",
 )  # fmt: skip
