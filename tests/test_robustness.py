@@ -82,7 +82,7 @@ def test_reproduce_robustness(tmp_path, monkeypatch, drawn):
         monkeypatch.setitem(room, name, {key: room[name][key] for key in kept})
     monkeypatch.setattr("proxdasa.cli.reproduce_commands.RULES_LENGTH", 100)
     monkeypatch.setattr(lost_messages, "RULES", {rule: RULES[rule] for rule in [*RULES][:2]})
-    options = "--losses 0.3 --out 0.1 --iterations 4 --trials 2".split()
+    options = ["--losses", "0.3", "--out", "0.1", "--iterations", "4", "--trials", "2"]
     result = CliRunner().invoke(cli.app, ["reproduce", "robustness", *options, "-o", str(tmp_path)])
     assert result.exit_code == 0, result.output
     with (tmp_path / "table.csv").open(encoding="utf-8") as file:

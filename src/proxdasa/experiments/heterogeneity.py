@@ -41,8 +41,8 @@ def heterogeneity(
     """Prox-DASA, Prox-DASA-GT and D-PSGD on a ring with one round, for each level β of label skew.
 
     The model is a perceptron 64 → 32 tanh → 10 for digits, and LeNet for MNIST; λ = 1e-3. Both DASA methods take γ = 3
-    and the theory's α = √(n/K); D-PSGD takes γ = 0.3. Each γ is the one of {0.1, 0.3, 1, 3, 10} with the lowest final
-    objective on digits at β = 100, and is kept for every β.
+    and the theory's α = √(n/K); D-PSGD takes γ = 0.3, the one of {0.03, 0.1, 0.3, 1} with the lowest final objective on
+    digits at β = 100. Each is kept for every β.
     """
     if data not in DATA:
         raise ValueError(f"data must be {' or '.join(DATA)}; got {data!r}")
