@@ -30,7 +30,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Statistical studies that take minutes; not part of `make test`.
+# Statistical studies, and further combinations of what `make test` covers; takes minutes.
 slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m slow
 

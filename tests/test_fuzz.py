@@ -203,7 +203,7 @@ def copy(source, target):
 # results folders
 
 
-@settings(EXAMPLES, max_examples=15)
+@EXAMPLES
 @given(data=st.data())
 @pytest.mark.usefixtures("drawn")  # `test_foreign_folders` draws odd names and numbers
 def test_a_damaged_folder_is_named_and_does_not_cost_the_report(data, material, tmp_path):
