@@ -6,6 +6,7 @@ import json
 import pickle
 import tracemalloc
 import typing
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -613,7 +614,8 @@ def test_signatures_can_be_read():
         assert build.__doc__
         assert getattr(networks, build.__name__) is build
     for build in ALL:
-        assert set(typing.get_type_hints(build).values()) <= {int, float, Weights, Network, str | Path, Weights | None}
+        accepted = {int, float, Weights, Network, str | Path, Weights | None, Sequence[Sequence[str]]}
+        assert set(typing.get_type_hints(build).values()) <= accepted
     assert metropolis in WEIGHTINGS
 
 

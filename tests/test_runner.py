@@ -45,7 +45,7 @@ def test_the_call_of_the_readme():
     expected = {
         "trial", "k", "loss", "objective", "stationarity", "consensus", "table_stationarity", "density",
         "solution_density", "dual_gap", "z_consensus", "certificate", "samples", "gradients", "full_gradients",
-        "rounds", "vectors", "seconds",
+        "rounds", "vectors", "bytes", "seconds",
     }  # fmt: skip
     assert set(result.records[0]) == expected
     last = result.records[-1]
@@ -373,7 +373,7 @@ def test_full_gradients_of_data_are_exact():
     agents = Setup(METHOD, problem, networks.ring(3)).engine()
     x = torch.randn(1, 3, 2)
     assert torch.equal(agents.full_grad(x), x - 1)
-    assert agents.counts() == {"samples": 0, "gradients": 0, "full_gradients": 1, "rounds": 0, "vectors": 0}
+    assert agents.counts() == {"samples": 0, "gradients": 0, "full_gradients": 1, "rounds": 0, "vectors": 0, "bytes": 0}
 
 
 def test_a_second_sample_is_independent_and_counted():
