@@ -17,15 +17,21 @@ from benchmarks.run import best, show
 
 import proxdasa
 from proxdasa import networks, problems, regularizers
-from proxdasa.conditions import LinkLoss, Outages
+from proxdasa.conditions import Condition, LinkLoss, Outages, StaleMessages
 from proxdasa.engines import Simulator, Task
 
 STEPS = 512
 LOSS, OUTAGES = LinkLoss(0.3), Outages(mean_up=200, mean_down=20)
-WEATHER = {"perfect": (), "link loss": (LOSS,), "outages": (OUTAGES,), "both": (LOSS, OUTAGES)}
+WEATHER = {
+    "perfect": (),
+    "link loss": (LOSS,),
+    "outages": (OUTAGES,),
+    "both": (LOSS, OUTAGES),
+    "late": (StaleMessages(3),),
+}
 
 
-def mixing(n: int, d: int, conditions: tuple[LinkLoss | Outages, ...]) -> Callable[[], None]:
+def mixing(n: int, d: int, conditions: tuple[Condition, ...]) -> Callable[[], None]:
     """``STEPS`` iterations of mixing, which go on where the last call stopped."""
     problem = problems.Quadratic(torch.ones(1, 1, 1).expand(n, d, d), torch.zeros(n, d))
     engine = Simulator(Task(problem, networks.ring(n), regularizers.Zero(), proxdasa.Gossip(), 1, 0, conditions))

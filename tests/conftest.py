@@ -21,7 +21,7 @@ LONG = (
     "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
     "running_statistics", "message_noise", "robustness", "federation", "studies_of_sites", "site_security",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
-    "compression",
+    "compression", "stale_messages",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

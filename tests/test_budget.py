@@ -196,7 +196,7 @@ def test_large_graphs_are_refused_before_they_are_made(little, build):
 
 
 def test_every_builder_is_asked(little):
-    """Those that take numbers; from_file has its own tests, from_links is as large as its list, and paper() is small."""
+    """Those that take numbers: from_file has its own tests, from_links is as large as its list, paper() is small."""
     asked = {"ring", "path", "star", "complete", "grid", "torus", "ladder", "hypercube", "exponential", "erdos_renyi",
              "regular", "one_peer_hypercube", "base_graph"}  # fmt: skip
     assert asked == {build.__name__ for build in networks.ALL} - {"from_file", "from_links", "paper"}

@@ -16,7 +16,8 @@ from proxdasa.mixing import CompressedGossip
 from proxdasa.runs.footprint import footprint
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
-from proxdasa.samples import COMPRESSION, Words
+from proxdasa.samples import COMPRESSION as STREAM
+from proxdasa.samples import Words
 from tests import transcription
 from tests.setups import METHODS, digest, in_threads
 from tests.test_algorithms import PlainGradient, quadratic
@@ -41,7 +42,7 @@ def words_of(compressor, d, rows=1, seed=0, number=0):
     count = compressor.words(d)
     padded = count + -count % 8
     return (
-        torch.from_numpy(Words()(seed, COMPRESSION, 0, number, range(rows), padded)[:, :count].copy())
+        torch.from_numpy(Words()(seed, STREAM, 0, number, range(rows), padded)[:, :count].copy())
         if count
         else None
     )
@@ -185,7 +186,7 @@ def test_it_equals_the_papers_pseudo_code_with_explicit_copies(compressor):
             row, drawn = torch.tensor(v).unsqueeze(0), None
             if compressor.words(6):  # two rounds in an iteration
                 drawn = torch.from_numpy(
-                    Words()(seed, COMPRESSION, trial, 2 * k + which, range(i, i + 1), 8)[:, :6].copy()
+                    Words()(seed, STREAM, trial, 2 * k + which, range(i, i + 1), 8)[:, :6].copy()
                 )
             return compress(compressor, row, drawn)[0].numpy()
 

@@ -289,7 +289,7 @@ def test_divergence_is_found_where_it_happened():
         ({"conditions": [LinkLoss(0.1)], "mixing": proxdasa.Chebyshev(3)}, "Chebyshev.* is a polynomial of one W"),
         ({"conditions": [Downtimes([(8, 0, 1)])]}, "there is no agent 8: agents are numbered from 0 to 7"),
         ({"conditions": [0.3]}, "conditions must be a list of proxdasa.conditions"),
-        ({"conditions": [Fog()]}, "Fog.concerns must be links, agents or messages; got 'air'"),
+        ({"conditions": [Fog()]}, "Fog.concerns must be links, agents, messages or delays; got 'air'"),
         ({"conditions": [LinkLoss(0.1)], "compile": True}, "compile and conditions exclude each other"),
     ],
 )

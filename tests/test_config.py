@@ -115,6 +115,7 @@ def test_a_file_builds_what_python_builds(tmp_path):
 REQUIRED = {
     "A": [[[2.0, 0.0], [0.0, 1.0]]] * 4,
     "a": 0.1,
+    "age": 3,
     "agents": 4,
     "alpha": 0.01,
     "b": [[1.0, 2.0]] * 4,

@@ -12,7 +12,7 @@ keep its weight.
 
 Agents. One that is out keeps its whole state, draws no sample and has no link in that iteration.
 
-Messages may arrive with noise. Then means survive in expectation only.
+Messages may arrive with noise. Then means survive in expectation only. They may be late. Then means do not survive.
 
 Events are named by (seed, trial, link or agent, round or iteration) like samples, so they do not depend on the engine
 or on the number of processes, and a resumed run sees the same ones. Trials see different events.
@@ -21,10 +21,10 @@ or on the number of processes, and a resumed run sees the same ones. Trials see 
 from proxdasa.conditions.agent_conditions import Downtimes, Outages, Participation, Stragglers
 from proxdasa.conditions.events import Condition
 from proxdasa.conditions.link_conditions import Bursts, LinkLoss
-from proxdasa.conditions.message_conditions import MessageNoise
+from proxdasa.conditions.message_conditions import MessageNoise, StaleMessages, TrackerWarning
 from proxdasa.conditions.weather import Weather
 
-ALL = (LinkLoss, Bursts, Outages, Downtimes, Participation, Stragglers, MessageNoise)
+ALL = (LinkLoss, Bursts, Outages, Downtimes, Participation, Stragglers, MessageNoise, StaleMessages)
 
 __all__ = [
     "ALL",
@@ -35,6 +35,8 @@ __all__ = [
     "MessageNoise",
     "Outages",
     "Participation",
+    "StaleMessages",
     "Stragglers",
+    "TrackerWarning",
     "Weather",
 ]

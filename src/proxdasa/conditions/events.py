@@ -19,13 +19,15 @@ BLOCK = 64
 eight bits for a time and a state."""
 
 Events = Callable[..., Tensor]
-"""From the number of a block of times (rounds, or iterations) to whether links or agents work, ``[BLOCK, trials,
-items]``; or from the number of a round, a range of directed links and a number of coordinates to what is added to
-messages, ``[trials, links, coordinates]``."""
+"""From the number of a block of times (rounds, or iterations) to whether links or agents work, or how late messages are
+over directed links, ``[BLOCK, trials, items]``; or from the number of a round, a range of directed links and a number
+of coordinates to what is added to messages, ``[trials, links, coordinates]``."""
 
 
 class Condition(Protocol):
     """Something that happens to links (in each round), to agents (in each iteration) or to messages.
+
+    One that concerns delays also has ``age``, the longest.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -44,7 +46,7 @@ class Condition(Protocol):
     """
 
     @property
-    def concerns(self) -> Literal["links", "agents", "messages"]:
+    def concerns(self) -> Literal["links", "agents", "messages", "delays"]:
         """What it happens to; usually a constant of the class."""
 
     def begin(self, draws: Draws) -> Events:
@@ -83,6 +85,11 @@ class Draws:
         for trial in range(self.trials):
             words[trial] = self._words(self._seed, self._stream, trial, number, links, padded)
         return samples.normals(torch.from_numpy(words)[..., :width])
+
+    def whole(self, block: int, count: int) -> Tensor:
+        """Whole numbers below ``count``, each equally likely, for the times of a block."""
+        words = self._fetch(block).to(torch.int64, memory_format=torch.contiguous_format)
+        return words.add_(2**31).mul_(count).bitwise_right_shift_(32)
 
     def times(self, block: int) -> Tensor:
         """The times of a block, ``[BLOCK, 1, 1]``."""

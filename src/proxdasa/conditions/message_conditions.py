@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from proxdasa.checks import check_not_negative
+from proxdasa.checks import check_not_negative, check_whole
 from proxdasa.conditions.events import Draws, Events
 
 
@@ -41,3 +41,55 @@ class MessageNoise:
     def begin(self, draws: Draws) -> Events:
         """Draw noise for each message."""
         return lambda number, links, width: self.std * draws.normals(number, links, width)
+
+
+@dataclass(frozen=True)
+class StaleMessages:
+    """Messages are late: what a neighbour gets is a row of 0 to ``age`` iterations earlier, each equally likely.
+
+        x_i ← W_ii x_i + Σ_j W_ij x_j^(k − a_ij),   a_ij uniform on 0, 1, ..., age
+
+    over the links that are up, where x_j^(k') is what agent j mixed in iteration k' in the same call of ``mix``. The
+    age is drawn anew for each direction of a link in each round. Iterations are those in which the sender took part and
+    mixed; before there are enough of them, the oldest row stands in. What a method mixes at its start is never late.
+
+    W x has the same mean as x, but this has not: each receiver has rows of other iterations. Where rows settle, the
+    error ends, and a method that forgets its past ends as near to the solution as without delays. A gradient tracker
+    does not forget: what its mean has lost stays lost, and the method ends elsewhere, which a `TrackerWarning` says.
+
+    Mixing has one round for each iteration, because a second one would mix rows that are not there yet.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
+        >>> late = [conditions.StaleMessages(3)]
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(4), conditions=late, iterations=300)
+        >>> result.mean.round(decimals=1)  # the solution is (3, 4)
+        tensor([[3., 4.]])
+    """
+
+    age: int
+    concerns: ClassVar[Literal["delays"]] = "delays"
+
+    def __post_init__(self) -> None:
+        check_whole(self.age, "age", least=0)
+
+    def begin(self, draws: Draws) -> Events:
+        """Draw an age for each message."""
+        return lambda block: draws.whole(block, self.age + 1)
+
+
+class TrackerWarning(UserWarning):
+    """The means that a gradient tracker needs do not survive these conditions, so the method ends elsewhere.
+
+    Examples:
+        >>> import warnings
+        >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
+        >>> late = [conditions.StaleMessages(3)]
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     result = proxdasa.run(
+        ...         proxdasa.ProxDASAGT(0.3, 0.2), problem, networks.ring(4), conditions=late, iterations=10
+        ...     )
+        >>> [warning.category.__name__ for warning in caught]
+        ['TrackerWarning']
+    """

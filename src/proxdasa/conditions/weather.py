@@ -6,7 +6,7 @@ import functools
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,13 +50,17 @@ class Weather:
     def __init__(self, conditions: Sequence[Condition], network: Network, trials: int, seed: int) -> None:
         self._ends = torch.from_numpy(network.edges).T.contiguous()
         items = {"links": len(network.edges), "agents": network.n, "messages": 2 * len(network.edges)}
+        items["delays"] = items["messages"]
         began: dict[str, list[Events]] = {kind: [] for kind in items}
         for number, condition in enumerate(conditions):
             if condition.concerns not in items:
-                raise invalid(f"{type(condition).__name__}.concerns", "links, agents or messages", condition.concerns)
+                raise invalid(
+                    f"{type(condition).__name__}.concerns", "links, agents, messages or delays", condition.concerns
+                )
             events = condition.begin(Draws(seed, number, trials, items[condition.concerns]))
             began[condition.concerns].append(events)
-        self._links, self._agents, self._messages = began.values()
+        self._links, self._agents, self._messages, self._delays = began.values()
+        self.oldest = longest_delay(conditions)
         weights = [np.asarray(W[tuple(network.edges.T)]).ravel() for W in network.rounds]
         self._present = torch.from_numpy(np.stack(weights, axis=1) > 0) if weights else None
         self.trials, self._k, self._pace = trials, 0, Pace()
@@ -66,6 +70,7 @@ class Weather:
         self._parts: dict[range, Sequence[Tensor]] = {}
         self._held_links: tuple[int, Tensor] = (-1, torch.empty(0))
         self._held_ends: tuple[int, Tensor] = (-1, torch.empty(0))
+        self._held_ages: tuple[int, Tensor] = (-1, torch.empty(0))
         # The tensors of a mixing step go through the same rounds one after the other, perhaps into the next spell.
         self._spells: deque[Spell] = deque(maxlen=2)
         self._counted: tuple[Spell | None, list[int]] = (None, [])  # a spell, and how many links are up at its times
@@ -96,6 +101,15 @@ class Weather:
         Directed links are numbered in ascending order of receivers, and of senders for each of them.
         """
         return functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
+
+    oldest: int
+    """The largest age that a message may have."""
+
+    def ages(self, block: int) -> Tensor:
+        """How old messages are in a block of rounds, ``[BLOCK, trials, directed links]``; several delays add up."""
+        if self._held_ages[0] != block:
+            self._held_ages = block, functools.reduce(operator.add, (events(block) for events in self._delays))
+        return self._held_ages[1]
 
     @property
     def active(self) -> Tensor:
@@ -170,6 +184,11 @@ class Weather:
             left, right = (self._active.permute(1, 2, 0).index_select(1, ends) for ends in self._ends)
             self._held_ends = self._block, left & right
         return self._held_ends[1]
+
+
+def longest_delay(conditions: Iterable[Any]) -> int:
+    """The largest age that a message may have under these conditions together."""
+    return sum(int(each.age) for each in conditions if each.concerns == "delays")
 
 
 def _all(masks: Iterable[Tensor]) -> Tensor:

@@ -25,6 +25,7 @@ from proxdasa.contracts import (
     unpack,
 )
 from proxdasa.engines.compressed_rounds import CompressedRounds
+from proxdasa.engines.late_rows import Aged, LateRows
 from proxdasa.samples import Samples
 from proxdasa.schedules import Number
 
@@ -77,6 +78,9 @@ class LocalAgents(ABC):
         self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
         self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
+        self._late = None
+        if self._weather and self._weather.oldest:
+            self._late = LateRows(self._weather.oldest, task.trials, self._weather.pauses)
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
             compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells]
@@ -186,6 +190,8 @@ class LocalAgents(ABC):
         self._rests = getattr(self._task.mixing, "rests", _never)(k)
         if self._compressed:
             self._compressed.enter()
+        if self._late:
+            self._late.enter()
         self._updates_due = self._running is not None
         self._mixing_due = self._running is not None and self._running.mixed_buffers > 0
         if self._weather is None:
@@ -215,6 +221,8 @@ class LocalAgents(ABC):
         self._last_named.clear()
         if self._compressed:
             self._compressed.leave()
+        if self._late:
+            self._late.leave()
         self._rests = self._updates_due = self._mixing_due = False  # no iteration has begun; a method may mix in init
 
     def _grad_and_update(self, x: Tensor, k: int, sample: int) -> Tensor:
@@ -256,6 +264,10 @@ class LocalAgents(ABC):
     def _active_share(self) -> float:
         """The share of agents, over all trials, that take part in this iteration and so spend what is counted."""
         return self._weather.share if self._weather and self._weather.pauses else 1
+
+    def _age(self, x: Tensor) -> Aged | None:
+        """What is sent in a round, a copy, with what was sent in its place earlier, if messages may be late."""
+        return self._late.take(x, self.extra_rows) if self._late else None
 
     def _count_messages(self, rounds: int, *vectors: Tensor) -> int:
         """Count rounds in which each agent sends these vectors to its neighbours; the number of the first of them.

@@ -46,14 +46,14 @@ class Processes(LocalAgents):
         first = self._count_messages(self._rounds, *tensors)
         if self._compressed:
             return self._compressed.mix(tensors, self.extra_rows, first)
-        return self._neighbourhood.mix(tensors, first)
+        return self._neighbourhood.mix(tensors, first, self._age if self._late else None)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
         first = self._count_messages(1, x)
-        return self._neighbourhood.neighbour_sum(x, first)
+        return self._neighbourhood.neighbour_sum(x, first, self._age if self._late else None)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""

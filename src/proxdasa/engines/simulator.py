@@ -53,11 +53,13 @@ class Simulator(LocalAgents):
             return tuple(self._product(x) for x in tensors)
         # All tensors travel in the same messages, so they meet the same events.
         mixing, rho, rounds = self._task.mixing, self._task.network.rho, itertools.count(first)
-        if self._rounds == 1 and not weather.disturbs:
+        if self._rounds == 1 and not weather.disturbs and not self._late:
             matrix = self._varying.matrix(weather, first)
             return tuple(mixing(lambda rows: self._varying(rows, matrix), x, rho) for x in tensors)
-        stacked = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-        mixed = mixing(lambda rows: self._varying.in_weather(rows, weather, next(rounds)), stacked, rho)
+        stacked = torch.cat(tensors) if len(tensors) > 1 or self._late else tensors[0]
+        mixed = mixing(
+            lambda rows: self._varying.in_weather(self._age(rows) or rows, weather, next(rounds)), stacked, rho
+        )
         return torch.split(mixed, len(tensors[0]))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
@@ -65,7 +67,10 @@ class Simulator(LocalAgents):
         if self._rests:
             return self.degrees * x
         first = self._count_messages(1, x)
-        return self._varying_graph.in_weather(x, self._weather, first) if self._weather else self._adjacency(x)
+        if self._weather is None:
+            return self._adjacency(x)
+        sent = self._age(x.clone()) if self._late else None
+        return self._varying_graph.in_weather(sent or x, self._weather, first)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""

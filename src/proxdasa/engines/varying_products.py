@@ -11,7 +11,9 @@ from scipy.sparse import csr_array, eye_array
 from torch import Tensor
 
 from proxdasa.conditions import Weather
+from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
+from proxdasa.engines.late_rows import Aged
 from proxdasa.engines.products import dense_pays
 
 AT_ONCE = 2**18
@@ -69,21 +71,50 @@ class VaryingProduct:
         # The messages to the rows here: their receivers, where their weights are in W_r, and their numbers.
         self._receivers = torch.from_numpy(rows[across])
         flat = rows * len(columns) + places.indices if self._dense else np.arange(len(rows))
-        self._weighted = torch.from_numpy(flat[across].astype(np.int64))
+        self._entries = torch.from_numpy(flat.astype(np.int64))
+        self._across = torch.from_numpy(np.flatnonzero(across))
+        self._weighted = self._entries[self._across]
         earlier = int((edges < here.start).sum())
         self._messages = range(earlier, earlier + len(self._receivers))
-        self._tables: dict[int, tuple[Tensor, Tensor]] = {}
+        # For each size of a batch, where terms are in it, and where each sum begins among them.
+        self._places: dict[int, Tensor] = {}
+        self._offsets: dict[int, Tensor] = {}
+        # For each size of a batch and number of ages, and each place of the newest rows: where rows of each age begin.
+        self._steps: dict[tuple[int, int], list[Tensor]] = {}
+        self._held_ages: tuple[int, Sequence[Tensor]] = (-1, ())
         self._terms = self._order() if exact else []
         self._spell: Spell | None = None
         self._first, self._made = 0, cast("Sequence[Tensor]", ())
 
-    def in_weather(self, x: Tensor, weather: Weather, number: int) -> Tensor:
-        """The product of a round with this number."""
+    def in_weather(self, x: Tensor | Aged, weather: Weather, number: int) -> Tensor:
+        """The product of a round with this number; if messages are late, x has rows of several ages."""
         matrix = self.matrix(weather, number)
         # The tensors of one mixing step may be stacked; they travel in the same messages and meet the same events.
-        copies = len(x) // len(matrix)
-        product = self(x, matrix.repeat(copies, *[1] * (matrix.ndim - 1)) if copies > 1 else matrix)
+        copies = (x.table.shape[1] if isinstance(x, Aged) else len(x)) // len(matrix)
+        repeated = matrix.expand(copies, *matrix.shape).flatten(0, 1) if copies > 1 else matrix
+        ages = self._ages(weather, number) if isinstance(x, Aged) else None
+        product = self(x, repeated) if ages is None else self._late_product(x, repeated, ages)
         return self._add_noise(product, matrix, weather, number) if weather.disturbs else product
+
+    def _late_product(self, x: Aged, matrix: Tensor, ages: Tensor) -> Tensor:
+        """The product with rows of the ages of the messages they come in; an agent has its own as it is."""
+        span, batch, columns, d = x.table.shape
+        if (batch, span) not in self._steps:
+            each = torch.arange(span)
+            self._steps[batch, span] = [(newest - each) % span * (batch * columns) for newest in range(span)]
+        steps = self._steps[batch, span][x.newest][ages]
+        places = self._places_of(batch, columns).view(-1, *steps.shape) + steps
+        values = matrix.flatten(1).index_select(1, self._entries) if self._dense else matrix
+        return self._sum(x.table.view(-1, d), places.view(batch, -1), values)
+
+    def _ages(self, weather: Weather, number: int) -> Tensor:
+        """How old each entry's row is, ``[trials, entries]``; those of many rounds are looked up at once."""
+        block, place = divmod(number, BLOCK)
+        if self._held_ages[0] != block:
+            here = weather.ages(block)[..., self._messages.start : self._messages.stop]
+            ages = here.new_zeros(*here.shape[:2], len(self._columns))
+            self._held_ages = block, ages.index_copy_(2, self._across, here).unbind()
+        return self._held_ages[1][place]
 
     def _add_noise(self, product: Tensor, matrix: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
@@ -137,22 +168,29 @@ class VaryingProduct:
         if self._dense:
             return torch.bmm(values, x)
         batch, columns, d = x.shape
+        return self._sum(x.reshape(batch * columns, d), self._places_of(batch, columns), values)
+
+    def _places_of(self, batch: int, columns: int) -> Tensor:
+        """Where the terms of all sums are in a table of a batch, ``[batch, entries]``."""
+        if batch not in self._places:
+            self._places[batch] = self._columns + torch.arange(0, batch * columns, columns).unsqueeze(-1)
+        return self._places[batch]
+
+    def _sum(self, table: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        """Sums ``[batch, rows, d]`` of rows of a table, whose places and weights are ``[batch, entries]``."""
+        batch, d = len(places), table.shape[-1]
         if self._exact:
-            total = x.new_zeros(batch, self._shape[0], d)
-            for rows, places in self._terms:
-                total[:, rows] += values[:, places].unsqueeze(-1) * x[:, self._columns[places]]
+            total = table.new_zeros(batch, self._shape[0], d)
+            for rows, terms in self._terms:
+                total[:, rows] += values[:, terms].unsqueeze(-1) * table[places[:, terms]]
             return total
-        if batch not in self._tables:
-            steps = torch.arange(batch).unsqueeze(-1)
+        if batch not in self._offsets:
             starts = torch.from_numpy(self._indptr[:-1].astype(np.int64))
-            indices, offsets = self._columns + steps * columns, starts + steps * len(self._columns)
-            self._tables[batch] = indices.flatten(), offsets.flatten()
-        indices, offsets = self._tables[batch]
-        table = x.reshape(batch * columns, d)
-        product = torch.nn.functional.embedding_bag(
-            indices, table, offsets, mode="sum", per_sample_weights=values.flatten()
+            self._offsets[batch] = (starts + torch.arange(batch).unsqueeze(-1) * len(self._columns)).flatten()
+        sums = torch.nn.functional.embedding_bag(
+            places.flatten(), table, self._offsets[batch], mode="sum", per_sample_weights=values.flatten()
         )
-        return product.view(batch, -1, d)
+        return sums.view(batch, -1, d)
 
     def _order(self) -> list[tuple[Tensor, Tensor]]:
         """For each s, the rows with an s-th term, and where that term's entry is."""

@@ -10,6 +10,8 @@ SCRATCH = 4
 """Temporary tensors of the size of a variable in each step."""
 COPIES = 3
 """Tensors of the size of a variable for each vector that is compressed: copies old, new and of neighbours."""
+LATE = 6
+"""Tensors of the size of a variable for each vector and age if messages are late: old, new and those on their way."""
 DENSE = 48
 """Bytes for each pair of agents where mixing is one dense product, computed from eigenvectors of W."""
 EVENT = 64 * 18
@@ -27,10 +29,12 @@ def footprint(
     agents: range | None = None,
     varies: bool = False,
     disturbs: bool = False,
+    oldest: int = 0,
 ) -> int:
     """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
-    ``varies`` says that links or agents may fail, ``disturbs`` that messages have noise.
+    ``varies`` says that links or agents may fail, ``disturbs`` that messages have noise, ``oldest`` how late
+    they may be.
     The problem's own data are not included: they are in memory already, or the problem checks them itself.
     """
     n, size = network.n, problem.dtype.itemsize
@@ -39,6 +43,7 @@ def footprint(
     if compression := getattr(mixing, "compression", None):
         copies = COPIES * algorithm.facts.vectors + (16 if compression.compressor.words(problem.dim) else 0) / size
         variables += int(rows * problem.dim * size * copies)
+    variables += LATE * oldest * algorithm.facts.vectors * rows * problem.dim * size
     drawn = rows * BLOCK * problem.words * (4 + size)
     dense = agents is None and dense_pays(network.W, mixing.rounds_for(network.rho))
     weights = DENSE * n**2 if dense else (16 + size) * trials * network.W.nnz

@@ -159,8 +159,9 @@ class Loop:
         new = self.algorithm.step(agents, k, state)
         if active is None:
             return new
-        for name, kept in before.items():
-            self.engine.extra_rows[name] = torch.where(active, self.engine.extra_rows[name], kept)
+        for name, rows in self.engine.extra_rows.items():
+            kept = before[name] if name in before else torch.zeros_like(rows)  # zeros, before it has taken part
+            self.engine.extra_rows[name] = torch.where(active, rows, kept)
         return type(new)(*(torch.where(active, moved, kept) for moved, kept in zip(new, state, strict=True)))
 
     def _check(self, state: Any, verb: str) -> Any:

@@ -18,6 +18,7 @@ from proxdasa import memory_budget
 from proxdasa import metrics as measures
 from proxdasa.checks import check_count, check_seed
 from proxdasa.conditions import Condition
+from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
 from proxdasa.descriptions import describe
 from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, blocks
@@ -32,7 +33,14 @@ from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop, Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
-from proxdasa.runs.setup_checks import check_buffers, check_compression, check_conditions, check_kinds, check_method
+from proxdasa.runs.setup_checks import (
+    check_buffers,
+    check_compression,
+    check_conditions,
+    check_kinds,
+    check_method,
+    warn_of_delays,
+)
 from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
@@ -123,7 +131,10 @@ class Setup:
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
         varies, problem = bool(self.conditions), own or self.problem
         disturbs = any(each.concerns == "messages" for each in self.conditions)
-        needed = footprint(self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, disturbs)
+        needed = footprint(
+            self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, disturbs,
+            oldest=longest_delay(self.conditions),
+        )  # fmt: skip
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
         memory_budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
 
@@ -153,6 +164,8 @@ class Setup:
                 "running statistics": "" if engine.buffers is None else str(engine.buffers.shape[-1]),
             }
         )
+        if engine.writes:  # one process warns for all
+            warn_of_delays(self.conditions, algorithm)
         random = draw_random_iterates(algorithm, self.iterations, self.trials, self.seed) if self.random_iterate else {}
         return Loop(
             config=config,

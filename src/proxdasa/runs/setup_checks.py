@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from proxdasa import caller_warnings
 from proxdasa import metrics as measures
-from proxdasa.conditions import Condition, Weather
+from proxdasa.conditions import Condition, TrackerWarning, Weather
+from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, running_of
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network
@@ -92,6 +94,23 @@ def check_conditions(conditions: Sequence[Condition], network: Network, mixing: 
         raise ValueError(f"{mixing} is a polynomial of one W, and with {cause} W differs by round; choose Gossip")
     if compile:
         raise ValueError(f"compile and {cause} exclude each other: W differs from round to round")
+    if longest_delay(conditions) and (rounds := mixing.rounds_for(network.rho)) > 1:
+        raise ValueError(
+            f"messages that are late and {rounds} rounds of mixing exclude each other: a round mixes what the last one "
+            f"has left, which a late message does not know; choose Gossip(1) instead of {mixing}"
+        )
+
+
+def warn_of_delays(conditions: Sequence[Condition], algorithm: Algorithm) -> None:
+    """Warn if messages are late and the method has a tracker, whose mean then is wrong for ever."""
+    tracking = algorithm.facts.tracking
+    if tracking and longest_delay(conditions):
+        caller_warnings.warn(
+            f"{algorithm.facts.title} has a tracker, {tracking.tracker}, and messages that are late change its mean, "
+            f"which then differs from that of {tracking.tracked} for ever: the method will end away from the solution. "
+            "Methods without a tracker, such as Prox-DASA, forget such errors",
+            TrackerWarning,
+        )
 
 
 def check_compression(

@@ -39,12 +39,25 @@ class Message(NamedTuple):
     """Which of the rows ``[batch, agents]`` travel, if not all do."""
 
 
+class Late(NamedTuple):
+    """How late the messages of a round are."""
+
+    ages: Tensor
+    """The age of what travels over each directed link, ``[trials, directed links]``; see `Weather.noise`."""
+    span: int
+    """How many rows of an agent stand behind each other: the present one, and older ones."""
+
+
 class Crossing(NamedTuple):
     """Links from this process to another: their numbers, and the rows at their ends in the messages out and in."""
 
     links: Tensor
     own: Tensor
     theirs: Tensor
+    out: Tensor
+    """The numbers of the links in the direction out, among directed links (see `Weather.noise`)."""
+    into: Tensor
+    """Those in the direction in."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +105,9 @@ class Halo:
     def crossings(self, edges: np.ndarray, parts: list[range], here: range) -> dict[int, Crossing]:
         """For each peer, the links between its agents and those here, and the rows that travel over each of them."""
         found: dict[int, Crossing] = {}
+        # A directed link as one number, receiver · n + sender.
+        n = int(edges.max(initial=0)) + 1
+        directed = np.sort(np.concatenate([edges @ (n, 1), edges @ (1, n)]))
         for peer, rows in self.receives.items():
             part, agents = parts[peer], self.columns[rows]
             for left, right in ((0, 1), (1, 0)):
@@ -100,32 +116,42 @@ class Halo:
                 links = np.flatnonzero(inside & (ends[1] >= part.start) & (ends[1] < part.stop))
                 own = np.searchsorted(self.sends[peer].cpu().numpy(), ends[0][links] - here.start)
                 theirs = np.searchsorted(agents, ends[1][links])
-                some = Crossing(*(torch.from_numpy(each.astype(np.int64)) for each in (links, own, theirs)))
+                left_ends, right_ends = ends[0][links], ends[1][links]
+                out, into = (
+                    np.searchsorted(directed, key) for key in (right_ends * n + left_ends, left_ends * n + right_ends)
+                )
+                numbers = (links, own, theirs, out, into)
+                some = Crossing(*(torch.from_numpy(each.astype(np.int64)) for each in numbers))
                 found[peer] = Crossing(*map(torch.cat, zip(found[peer], some, strict=True))) if peer in found else some
         return found
 
     def some_buffers(
-        self, x: Tensor, crossings: Mapping[int, Crossing], up: Tensor
+        self, x: Tensor, crossings: Mapping[int, Crossing], up: Tensor, late: Late | None = None
     ) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
         """Messages out, with their rows, messages in, and a table of zeros, if only some links are up.
 
-        Events are named, so the receiver knows which rows come without being told.
+        Events are named, so the receiver knows which rows come, and of which age if messages are late, without being
+        told.
         """
-        batch, _, d = x.shape
+        (batch, _, width), span = x.shape, late.span if late else 1
         out: dict[int, Message] = {}
         into: dict[int, Message] = {}
         # Tensors that are mixed together are stacked along the batch, and meet the same events.
         copies = batch // len(up)
         for peer, crossing in crossings.items():
             carried = up[:, crossing.links].to(torch.int32)
-            rows, receives = self.sends[peer], self.receives[peer]
-            for message, ends, count in ((out, crossing.own, len(rows)), (into, crossing.theirs, _length(receives))):
+            rows, count = self.sends[peer], _length(self.receives[peer])
+            for message, ends, links, agents in (
+                (out, crossing.own, crossing.out, len(rows)),
+                (into, crossing.theirs, crossing.into, count),
+            ):
+                chosen = (ends * span + late.ages[:, links]) if late else ends.expand(len(up), -1)
                 # A row travels if any link needs it; links are counted, because torch does not add truth values.
-                used = torch.zeros(len(up), count, dtype=torch.int32).index_add_(1, ends, carried) > 0
-                message[peer] = _message_of_some(x, used.repeat(copies, 1))
-            out[peer].rows.copy_(x[:, rows][out[peer].travelling])
+                used = torch.zeros(len(up), agents * span, dtype=torch.int32).scatter_add_(1, chosen, carried) > 0
+                message[peer] = _message_of_some(x, width // span, used.repeat(copies, 1))
+            out[peer].rows.copy_(x[:, rows].view(batch, -1, width // span)[out[peer].travelling])
         # Zeros, not uninitialised memory: rows that do not come have weight zero, and 0 · NaN would be NaN.
-        return out, into, x.new_zeros(batch, len(self.columns), d)
+        return out, into, x.new_zeros(batch, len(self.columns), width)
 
     def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
         """Messages out, messages in, and the table, for rows like x ``[batch, here, d]``; allocated once per shape."""
@@ -143,9 +169,9 @@ def _length(rows: slice) -> int:
     return int(rows.stop - rows.start)
 
 
-def _message_of_some(x: Tensor, travelling: Tensor) -> Message:
-    buffer, header, rows = _allocate(x, int(travelling.sum()) * x.shape[-1])
-    return Message(buffer, rows.view(-1, x.shape[-1]), header, travelling)
+def _message_of_some(x: Tensor, d: int, travelling: Tensor) -> Message:
+    buffer, header, rows = _allocate(x, int(travelling.sum()) * d)
+    return Message(buffer, rows.view(-1, d), header, travelling)
 
 
 def _message(x: Tensor, rows: int) -> Message:

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from proxdasa.conditions import Weather
+from proxdasa.conditions.events import BLOCK
 from proxdasa.contracts import Mixing, Network, PeerError
-from proxdasa.engines.messages.halo import Halo, blocks
+from proxdasa.engines.late_rows import Aged
+from proxdasa.engines.messages.halo import Halo, Late, blocks
 from proxdasa.engines.messages.transport import LostError, Transport
 from proxdasa.engines.products import ExactProduct, adjacency, product
 from proxdasa.engines.varying_products import VaryingProduct
@@ -25,6 +27,9 @@ TURNS = 2**16
 
 MEETING = -1
 """Takes the place of the round's number where agents meet between two steps."""
+
+Age = Callable[[Tensor], Aged | None]
+"""From what is sent in a round to the same with what was sent in its place earlier, if messages may be late."""
 
 
 @final
@@ -79,28 +84,38 @@ class Neighbourhood:
     _stop: int | None
     """The number of such iterations after which to stop, once somebody has asked."""
 
-    def mix(self, tensors: tuple[Tensor, ...], first: int = 0) -> tuple[Tensor, ...]:
-        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number."""
+    def mix(self, tensors: tuple[Tensor, ...], first: int = 0, age: Age | None = None) -> tuple[Tensor, ...]:
+        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number.
+
+        If messages are late, ``age`` gives the rows that may be sent in a round.
+        """
         # Stacked along the batch axis, so that a neighbour gets one message per round, however many tensors there are.
         home, together = tensors[0].device, torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         sent, rounds = together.to(self._transport.device), itertools.count(first)
 
         def apply(x: Tensor) -> Tensor:
-            return self._in_weather(self._varying, x, next(rounds)) if self._weather else self.weigh(self.table(x))
+            if self._weather is None:
+                return self.weigh(self.table(x))
+            return self._in_weather(self._varying, x, next(rounds), age)
 
         mixed = self._mixing(apply, sent, self._network.rho)
         return torch.split(mixed.to(home), len(tensors[0]))
 
-    def neighbour_sum(self, x: Tensor, number: int | None = None) -> Tensor:
+    def neighbour_sum(self, x: Tensor, number: int | None = None, age: Age | None = None) -> Tensor:
         """Σ_{j~i} x_j; in a round with a number an agent's own row stands in for one that is missing."""
         if self._weather is None or number is None:
             return self._graph(self.table(x))
-        return self._in_weather(self._varying_graph, x, number)
+        return self._in_weather(self._varying_graph, x, number, age)
 
-    def _in_weather(self, product: VaryingProduct, x: Tensor, number: int) -> Tensor:
+    def _in_weather(self, weigh: VaryingProduct, x: Tensor, number: int, age: Age | None) -> Tensor:
         """The product of a round in which rows travel over the links that are up, and over no others."""
         assert self._weather is not None
-        return product.in_weather(self.table(x, up=self._weather.links(number)), self._weather, number)
+        up, aged = self._weather.links(number), age and age(x.clone())
+        if not aged:
+            return weigh.in_weather(self.table(x, up=up), self._weather, number)
+        late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], len(aged.table))
+        table = self.table(aged.in_line(), up=up, late=late)
+        return weigh.in_weather(Aged.of_lines(table, late.span), self._weather, number)
 
     def meet(self, like: Tensor) -> None:
         """Exchange messages, of the size of a step's, that say: no step follows.
@@ -186,16 +201,18 @@ class Neighbourhood:
         with self._naming_lost_agents():
             return self._transport.sum(x)
 
-    def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None) -> Tensor:
+    def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None, late: Late | None = None) -> Tensor:
         """The rows here and, fresh from their processes, those of neighbours elsewhere, in a buffer that is used again.
 
         If only some links are ``up``, ``[trials, links]``, rows that none of them carries are not sent, and are zero.
+        If messages are late, each row has older ones behind it, and only those of the ages in question are sent.
         """
         # No neighbour lives elsewhere, as in a lone process, so the table is x itself.
         if not self.halo.sends:
             return x
         began = time.perf_counter()
-        out, into, table = self.halo.buffers(x) if up is None else self.halo.some_buffers(x, self._crossings, up)
+        some = None if up is None else self.halo.some_buffers(x, self._crossings, up, late)
+        out, into, table = some or self.halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
         # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0
@@ -217,7 +234,8 @@ class Neighbourhood:
             if up is None:
                 table[:, self.halo.receives[peer]] = message.rows
             else:
-                table[:, self.halo.receives[peer]][message.travelling] = message.rows
+                rows = table[:, self.halo.receives[peer]].view(len(x), -1, message.rows.shape[-1])
+                rows[message.travelling] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
         return table
