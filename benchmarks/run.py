@@ -146,7 +146,7 @@ def floor() -> None:
             {
                 "bare gradient": repeat(lambda _: run.problem.grad(x, sample)),
                 "whole step": steps,
-                "of which samples": repeat(engine._samples[0]),
+                "of which samples": repeat(lambda k: engine._cells[0].samples(k, 0)),
                 "of which mixing": repeat(lambda _: engine.mix(x, z)),
                 "of which prox": repeat(lambda _: engine.prox(x - 0.01 * z, 0.01)),
             }

@@ -83,6 +83,7 @@ def credentials(folder, name):
 
 STUDY = """
 iterations = {iterations}
+{more}
 seed = 3
 dtype = "float64"
 algorithm = {{ name = "{method}", gamma = 0.4, alpha = 0.3 }}
@@ -106,7 +107,7 @@ class Federation:
 
     def __init__(
         self, folder, iterations=300, names=("aachen", "berlin", "celle", "dresden"), patience=1.0, wait=20.0,
-        method="ProxDASAGT",
+        method="ProxDASAGT", more="",
     ):  # fmt: skip
         self.folder, self.names, n = folder, names, len(names)
         folder.mkdir()
@@ -118,13 +119,22 @@ class Federation:
         self.file = folder / "study.toml"
         self.file.write_text(
             STUDY.format(
-                iterations=iterations, method=method, n=n, A=A, b=b, patience=patience, wait=wait, addresses=addresses
+                iterations=iterations,
+                more=more,
+                method=method,
+                n=n,
+                A=A,
+                b=b,
+                patience=patience,
+                wait=wait,
+                addresses=addresses,
             )
         )
         self.study = read_study(self.file)
         self.relays = {(a, b): Relay(self.ports[b]) for a in names for b in self.study.weights(a)}
         self.sites, self.results, self.errors, self.pauses = {}, {}, {}, {}
         self._threads, self._doomed = {}, set()
+        self.data = dict.fromkeys(names)
 
     def start(self, *names):
         for name in names or self.names:
@@ -162,26 +172,22 @@ class Federation:
 
         return torch.cat([self.results[name].state[variable][:, 0] for name in self.names if name in self.results])
 
-    def _run(self, name):
+    def make(self, name):
         addresses = dict(self.study.addresses)
         addresses |= {other: f"{HOST}:{relay.port}" for (a, other), relay in self.relays.items() if a == name}
-        study = dataclasses.replace(self.study, addresses=addresses)
+        study = dataclasses.replace(read_study(self.file, self.data[name]), addresses=addresses)
 
         def watch(_k, _iterations):
             time.sleep(self.pauses.get(name, 0.002))
             if name in self._doomed:
                 raise Killed
 
+        place, listen = self.folder / name, f"{HOST}:{self.ports[name]}"
+        return Site(study, name, credentials(self.folder, name), place, listen, 0.1, watch)
+
+    def _run(self, name):
         try:
-            self.sites[name] = Site(
-                study,
-                name,
-                credentials(self.folder, name),
-                self.folder / name,
-                f"{HOST}:{self.ports[name]}",
-                0.1,
-                watch,
-            )
+            self.sites[name] = self.make(name)
             self.results[name] = self.sites[name].run()
         except Killed:
             pass

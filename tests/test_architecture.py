@@ -74,7 +74,7 @@ MAY_IMPORT = {
         "configs", "contracts", "data", "descriptions", "disk", "engines", "exit_codes", "experiments", "memory_budget",
         "networks", "plans", "reports", "runs", "sites", "tuning",
     },
-    "sites": {"checks", "configs", "data", "disk", "engines", "problems", "runs"},
+    "sites": {"checks", "configs", "contracts", "data", "disk", "engines", "metrics", "problems", "runs"},
     "__init__": {
         "algorithms", "compressors", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans",
         "problems", "regularizers", "runs", "schedules", "testing", "tuning",

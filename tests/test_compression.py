@@ -41,11 +41,7 @@ def small(method=None, d=40, **changes):
 def words_of(compressor, d, rows=1, seed=0, number=0):
     count = compressor.words(d)
     padded = count + -count % 8
-    return (
-        torch.from_numpy(Words()(seed, STREAM, 0, number, range(rows), padded)[:, :count].copy())
-        if count
-        else None
-    )
+    return torch.from_numpy(Words()(seed, STREAM, 0, number, range(rows), padded)[:, :count].copy()) if count else None
 
 
 def compress(compressor, rows, words=None):
@@ -185,9 +181,7 @@ def test_it_equals_the_papers_pseudo_code_with_explicit_copies(compressor):
         def send(i, v, k, which, trial=trial):
             row, drawn = torch.tensor(v).unsqueeze(0), None
             if compressor.words(6):  # two rounds in an iteration
-                drawn = torch.from_numpy(
-                    Words()(seed, STREAM, trial, 2 * k + which, range(i, i + 1), 8)[:, :6].copy()
-                )
+                drawn = torch.from_numpy(Words()(seed, STREAM, trial, 2 * k + which, range(i, i + 1), 8)[:, :6].copy())
             return compress(compressor, row, drawn)[0].numpy()
 
         expected = transcription.cdprox_sgt_compressed(

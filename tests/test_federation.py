@@ -109,6 +109,56 @@ def test_undisturbed_sites_have_the_bits_of_the_simulator(told):
     assert [site.rounds.missed for site in federation.sites.values()] == [0] * 4
 
 
+def test_a_site_that_has_finished_does_not_begin_again(told):
+    """Alone, it would end with another model, and overwrite the one of all."""
+    federation = told[undisturbed]
+    before = (federation.folder / "aachen" / "final.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match="holds the results of this site, which has finished"):
+        federation.make("aachen")
+    assert (federation.folder / "aachen" / "final.safetensors").read_bytes() == before
+
+
+def test_a_site_does_not_begin_alone(tmp_path):
+    federation = Federation(tmp_path / "alone", wait=0.2)
+    federation.start("aachen")
+    assert not federation.join(20)
+    assert "no neighbour of aachen was there within 0.2 seconds" in str(federation.errors["aachen"])
+    assert not federation.results
+
+
+def test_the_last_rounds_are_made_whatever_the_method_sends(tmp_path):
+    """K is no multiple of the period, so the last iteration sends nothing; the rounds after it do."""
+    federation = Federation(
+        tmp_path / "seldom", iterations=22, patience=60.0, more='mixing = { name = "Every", period = 5 }'
+    )
+    assert not federation.start().join(60)
+    x = simulate(federation).x[0]
+    apart, before = (rows - rows.mean(dim=0) for rows in (federation.state("x"), x))
+    assert apart.norm() < 10 * federation.study.agreement * before.norm()
+    record = federation.sites["aachen"].rows[-1]
+    assert 0 < record["wire_bytes"] <= federation.sites["aachen"].post.spent["bytes"]
+    assert "bytes" not in record
+
+
+def test_sites_whose_columns_differ_are_refused(tmp_path):
+    """The second site has the features in another order: x would mean different things."""
+    names = ("aachen", "berlin")
+    for name, head in zip(names, ("age,dose,sick", "dose,age,sick"), strict=True):
+        (tmp_path / f"{name}.csv").write_text(f"{head}\n1,2,0\n3,4,1\n5,6,1\n")
+    federation = Federation(tmp_path / "columns", names=names, wait=1.0)
+    text = federation.file.read_text()
+    data = 'data = { name = "per_agent", files = "rows-{agent}.csv", target = "sick", labels = [0, 1] }'
+    problem = (
+        f'[problem]\nname = "Supervised"\nagents = 2\nbatch_size = 2\nmodel = {{ name = "mlp", inputs = 2 }}\n{data}\n'
+    )
+    federation.file.write_text(text[: text.index("[problem]")] + problem + text[text.index("[sites]") :])
+    federation.data = {name: tmp_path / f"{name}.csv" for name in names}
+    federation.start()
+    assert not federation.join(30)
+    assert sorted(federation.errors) == [*names], "neither finds a neighbour"
+    assert sum(site.post.spent["refused"] for site in federation.sites.values()) > 0
+
+
 def check_agreement(federation):
     """All sites end after the last iteration, at the undisturbed solution, with the mean of u that of v."""
     K = federation.study.setup.iterations

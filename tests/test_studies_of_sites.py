@@ -187,3 +187,6 @@ def test_keys_and_results_of_sites_stay_apart(study, tmp_path):
     assert (tmp_path / "rehearsal" / keys.CERTIFICATE).exists()
     again = Rehearsal.of(study, tmp_path / "rehearsal")
     assert again.study.digest == rehearsal.study.digest, "a rehearsal that goes on has the same addresses"
+    study.write_text(study.read_text().replace("iterations = 40", "iterations = 41"))
+    with pytest.raises(ValueError, match="is the rehearsal of another study, or of an earlier version"):
+        Rehearsal.of(study, tmp_path / "rehearsal")

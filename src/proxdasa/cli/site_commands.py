@@ -154,12 +154,10 @@ def _look(act: Callable[[], str], cure: str, needed: bool = True) -> Finding:
 
 def _look_at_study(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
     def act() -> str:
-        from proxdasa.sites.study import read_study  # noqa: PLC0415
+        from proxdasa.sites.study import own_problem, read_study  # noqa: PLC0415
 
         known = read_study(study, data)
-        here = known.number(name)
-        problem = known.setup.problem.restrict(range(here, here + 1))
-        _ = problem.words  # reads the data
+        own_problem(known, name)
         neighbours = ", ".join(known.weights(name))
         return f"study {known.digest[:12]} with {len(known.names)} sites; neighbours of {name}: {neighbours}"
 

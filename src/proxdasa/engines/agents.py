@@ -166,8 +166,7 @@ class LocalAgents(ABC):
         if self._running is None:
             return self._task.problem.evaluate(x)
         if buffers is None:
-            shared = x.shape[-2] == 1
-            buffers = self._mean_buffers(self._running) if shared else self.extra_rows[BUFFERS]
+            buffers = self._mean_buffers(self._running).expand(-1, x.shape[-2], -1)
         return self._running.evaluate(x, buffers)
 
     def scores(self, x: Tensor, buffers: Tensor | None = None) -> Mapping[str, Tensor]:
@@ -219,11 +218,15 @@ class LocalAgents(ABC):
         self._counts["bytes"] = round(counts["bytes"] * self.n * self._task.trials)
         # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
+        self.leave()
+
+    def leave(self) -> None:
+        """No iteration is going on: rows may be mixed, as a method does in its init, and statistics do not change."""
         if self._compressed:
             self._compressed.leave()
         if self._late:
             self._late.leave()
-        self._rests = self._updates_due = self._mixing_due = False  # no iteration has begun; a method may mix in init
+        self._rests = self._updates_due = self._mixing_due = False
 
     def _grad_and_update(self, x: Tensor, k: int, sample: int) -> Tensor:
         """Sample gradients, the first of which in an iteration updates the running statistics.
@@ -269,7 +272,7 @@ class LocalAgents(ABC):
         """What is sent in a round, a copy, with what was sent in its place earlier, if messages may be late."""
         return self._late.take(x, self.extra_rows) if self._late else None
 
-    def _count_messages(self, rounds: int, *vectors: Tensor) -> int:
+    def _count_messages(self, rounds: int, *vectors: Tensor, compressed: bool = True) -> int:
         """Count rounds in which each agent sends these vectors to its neighbours; the number of the first of them.
 
         Bytes are those of the vectors alone, over the links that are up, of all agents and trials until they are shown.
@@ -279,13 +282,13 @@ class LocalAgents(ABC):
             links = sum(self._weather.links_up(number) for number in range(first, first + rounds))
         self._counts["rounds"] += rounds
         self._counts["vectors"] += rounds * len(vectors)
-        self._counts["bytes"] += 2 * links * sum(map(self._bytes_of, vectors))
+        self._counts["bytes"] += 2 * links * sum(self._bytes_of(vector, compressed) for vector in vectors)
         return first
 
-    def _bytes_of(self, vector: Tensor) -> int:
+    def _bytes_of(self, vector: Tensor, compressed: bool) -> int:
         """The bytes of a vector in a message."""
         width, compression = vector.shape[-1], getattr(self._task.mixing, "compression", None)
-        if compression is None:
+        if compression is None or not compressed:
             return width * vector.element_size()
         return packing.size(compression.compressor.parts(width, vector.dtype))
 

@@ -52,7 +52,7 @@ class Processes(LocalAgents):
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = self._count_messages(1, x)
+        first = self._count_messages(1, x, compressed=False)
         return self._neighbourhood.neighbour_sum(x, first, self._age if self._late else None)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:

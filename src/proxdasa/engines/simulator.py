@@ -66,7 +66,7 @@ class Simulator(LocalAgents):
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
         if self._rests:
             return self.degrees * x
-        first = self._count_messages(1, x)
+        first = self._count_messages(1, x, compressed=False)
         if self._weather is None:
             return self._adjacency(x)
         sent = self._age(x.clone()) if self._late else None

@@ -204,7 +204,8 @@ class Setup:
 
     def _check_buffers(self, own: Problem) -> None:
         """Refuse running statistics that do not fit the rest; a problem knows of them once it has its own data."""
-        check_buffers(own, self.algorithm, self.network, self.mixing, self.compile)
+        course = self.conditions, self.random_iterate, self.compile
+        check_buffers(own, self.algorithm, self.network, self.mixing, *course)
 
     def check_weights(self) -> None:
         """Refuse weights per trial, of the regularizer or of one in a measure, whose number is not that of trials."""

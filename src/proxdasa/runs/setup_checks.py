@@ -147,13 +147,23 @@ def check_compression(
         raise ValueError(f"compile and {mixing} exclude each other; leave one of them out")
 
 
-def check_buffers(problem: Problem, algorithm: Algorithm, network: Network, mixing: Mixing, compile: bool) -> None:  # noqa: A002
+def check_buffers(
+    problem: Problem,
+    algorithm: Algorithm,
+    network: Network,
+    mixing: Mixing,
+    conditions: Sequence[Condition],
+    random_iterate: bool,
+    compile: bool,  # noqa: A002
+) -> None:
     """Refuse running statistics where they would not be updated, or could not be averaged with the neighbours'."""
     running = running_of(problem)
     if running is None:
         return
     if compile:
         raise ValueError("compile and running statistics exclude each other: a compiled step would not update them")
+    if random_iterate:
+        raise ValueError("random_iterate and running statistics exclude each other: those of x^R would not be kept")
     if not running.mixed_buffers:
         return
     why = ""
@@ -163,6 +173,8 @@ def check_buffers(problem: Problem, algorithm: Algorithm, network: Network, mixi
         why = f"{mixing} compresses what agents send, and a compressed variance may be negative; choose Gossip"
     elif not getattr(mixing, "varies", False) and mixing.rounds_for(network.rho) > 1:
         why = f"{mixing} may have negative weights, and so give a negative variance; choose Gossip"
+    elif any(condition.concerns == "messages" for condition in conditions):
+        why = "noise in messages may make a variance negative; leave it out"
     if why:
         raise ValueError(f'buffers="average" is not possible: {why}, or buffers="local"')
 

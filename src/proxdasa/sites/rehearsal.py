@@ -30,6 +30,12 @@ class Rehearsal:
         """Make keys for all sites, and a copy of the study in which their addresses are ports of this machine."""
         study = read_study(file)
         disk.make(folder)
+        mark = folder / "original.sha256"
+        if mark.exists() and mark.read_text() != study.digest:
+            raise ValueError(
+                f"{folder} is the rehearsal of another study, or of an earlier version; choose another folder"
+            )
+        disk.replace(mark, study.digest.encode())
         authority = folder / "authority"
         if not authority.exists():
             keys.make_authority(authority)

@@ -29,19 +29,27 @@ class Rounds:
         self.missed = 0
         """Rounds of single links that were not counted."""
 
-    def assemble(self) -> None:
-        """Wait for all neighbours, but not for ever: links to those who do not come are dropped."""
+    def assemble(self, everybody: bool) -> None:
+        """Wait for all neighbours, or for one of them, but not for ever: links to those who do not come are dropped.
+
+        A site does not begin alone: it would only fit its own data.
+        """
         until, said = time.monotonic() + self._wait, 0.0
         with self.links.post.news:
             while missing := [name for name in self.links.all if not self.links.post.connected(name)]:
                 left = until - time.monotonic()
-                if left <= 0:
+                if left <= 0 or (not everybody and len(missing) < len(self.links.all)):
                     break
                 if time.monotonic() - said > 10 * BEAT:
                     log.info("waiting for %s", ", ".join(missing))
                     said = time.monotonic()
                 self.links.beat()
                 self.links.post.news.wait(min(left, BEAT))
+        if len(missing) == len(self.links.all):
+            raise TimeoutError(
+                f"no neighbour of {self.links.post.me} was there within {self._wait:g} seconds; start again when they "
+                "are"
+            )
         for name in missing:
             self.links.drop(self.links.all[name], "it is not there")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -15,18 +16,21 @@ import torch
 from torch import Tensor
 
 from proxdasa import disk
+from proxdasa.contracts import Problem
 from proxdasa.engines import Task
 from proxdasa.engines.agents import LocalAgents
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.loop import CHECKPOINTS
-from proxdasa.runs.records import Row
+from proxdasa.runs.records import RECORDS, Row, read_config
 from proxdasa.runs.results import Result
 from proxdasa.sites.links import UNKNOWN, Links
 from proxdasa.sites.post import Credentials, Post
 from proxdasa.sites.rounds import Rounds, combine
-from proxdasa.sites.study import Study
+from proxdasa.sites.study import Study, own_problem
 
+FORM = "columns or types of the data"
+"""What sites must have in common besides the study; they compare a digest of it."""
 STATUS = "status.json"
 """The file in a site's folder that says how far it is."""
 PACE = 1.0
@@ -83,13 +87,14 @@ class Site:
 
     def __post_init__(self) -> None:
         study, setup = self.study, self.study.setup
-        here = study.number(self.name)
-        own = setup.problem.restrict(range(here, here + 1))
+        self._refuse_finished()
+        here, own = study.number(self.name), own_problem(study, self.name)
         self._algorithm, self._K = setup.bound(), setup.iterations
         widest = max(3, len(self._algorithm.State._fields)) * own.dim * own.dtype.itemsize
         weights = study.weights(self.name)
         neighbours = {name: study.addresses[name] for name in weights}
-        self.post = Post(self.name, neighbours, self.listen, self.credentials, study.shared, widest)
+        shared = {**study.shared, FORM: _form(own)}
+        self.post = Post(self.name, neighbours, self.listen, self.credentials, shared, widest)
         self.links = Links(self.post, weights, len(study.names), study.patience)
         self.rounds = Rounds(self.links, study.patience, study.wait)
         task = Task(own, setup.network, setup.regularizer, setup.mixing, 1, setup.seed)
@@ -123,24 +128,40 @@ class Site:
             proximal_point=self._proximal_point(state),
         )  # fmt: skip
         result.save(self.folder, overwrite=True)
-        self._tell(k, "stopped" if stopped else "finished", always=True)
+        alone = not stopped and not any(link.last_x or link.since is not None for link in self.links.all.values())
+        self._tell(k, "stopped" if stopped else "finished alone" if alone else "finished", always=True)
+        if alone:
+            log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
         return result
+
+    def _refuse_finished(self) -> None:
+        """Refuse to begin again where the study has ended: alone, the site would end with another model."""
+        if not (self.folder / RECORDS).exists():
+            return
+        ending = read_config(self.folder).get("ending", {})
+        if ending.get("stopped") is None:
+            raise FileExistsError(
+                f"{self.folder} holds the results of this site, which has finished; to take part again, choose another "
+                "--output"
+            )
 
     def _begin(self) -> tuple[int, Any]:
         found = self._checkpoints.latest()
         if not found:
             state = self._algorithm.init(self.agent, self._start)
             self._observe(0, state)
-            self.rounds.assemble()
+            self.rounds.assemble(everybody=True)
             return 0, state
         self.rows = found.rows
         self.agent.restore(found.notes["counts"])
+        self.post.spent.update(found.notes["spent"])
         self._seen = found.notes["observed"]
         # The neighbours may have counted rounds with us that we do not remember.
         self.links.epoch = self.links.higher = found.notes["epoch"]
         for link in self.links.all.values():
             link.since, link.last, link.dropped = None, UNKNOWN, time.monotonic()
         log.info("going on from iteration %d", found.k)
+        self.rounds.assemble(everybody=False)
         return found.k, self._algorithm.State(**found.state)
 
     def _iterate(self, k: int, state: Any) -> tuple[int, Any]:
@@ -172,6 +193,7 @@ class Site:
         rounds = math.ceil(math.log(self.study.agreement) / math.log(rho)) if rho > 0 else 1
         self._tell(self._K, "bringing the sites together", always=True)
         x = state.x
+        self.agent.leave()  # these rounds belong to no iteration, in which a method might send nothing
         for r in range(rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
@@ -193,12 +215,14 @@ class Site:
         if averaging:
             y = self.agent.prox(state.x - γ * averaging.z(state), γ)
             row["certificate"] = float(((state.x - y) / γ).square().sum())
-        row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "bytes": self.post.spent["bytes"]}
-        self.rows.append(row | self.agent.counts())
+        row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.post.spent["bytes"]}
+        costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # as if nothing failed
+        self.rows.append(row | costs)
         self._seen = k
 
     def _save(self, k: int, state: Any) -> None:
         notes = {"epoch": self.links.epoch, "counts": self.agent.counts(), "observed": self._seen}
+        notes["spent"] = dict(self.post.spent)
         try:
             self._checkpoints.write(Checkpoint(k, state._asdict(), self.rows, notes))
         except OSError as error:
@@ -230,3 +254,11 @@ class Site:
         γ, averaging = self._algorithm.mapping_gamma, self._algorithm.facts.averaging
         point = state.x - γ * averaging.z(state) if averaging else state.x
         return self.agent.prox(point, γ)[:, 0]
+
+
+def _form(problem: Problem) -> str:
+    """A digest of the form of a site's data, which must be the same at all sites, or x would mean different things."""
+    data = getattr(problem, "examples", None)
+    form = [problem.dim, str(problem.dtype)]
+    form += [list(data.columns or ()), str(data.x.dtype), list(data.x.shape[1:]), str(data.y.dtype)] if data else []
+    return hashlib.sha256(json.dumps(form).encode()).hexdigest()

@@ -24,7 +24,9 @@ from pathlib import Path
 from proxdasa.checks import check_positive_number
 from proxdasa.configs import reading
 from proxdasa.configs.objects import ConfigError
+from proxdasa.contracts import Problem, running_of
 from proxdasa.data.per_agent_files import PerAgent
+from proxdasa.metrics import STANDARD
 from proxdasa.problems import Supervised
 from proxdasa.runs.setup import Setup
 from proxdasa.sites.keys import check_name
@@ -65,6 +67,15 @@ class Study:
     def shared(self) -> dict[str, str]:
         """What two sites compare before their link counts."""
         return {"study file": self.digest, "version of proxdasa": version("proxdasa")}
+
+
+def own_problem(study: Study, name: str) -> Problem:
+    """The problem of one site, which reads its data."""
+    here = study.number(name)
+    own = study.setup.problem.restrict(range(here, here + 1))
+    if running_of(own) is not None:
+        raise ConfigError("running statistics, such as BatchNorm's, are not supported at sites yet; use GroupNorm")
+    return own
 
 
 def read_study(path: Path, data: Path | None = None) -> Study:
@@ -112,6 +123,10 @@ def _check(setup: Setup) -> None:
     facts = setup.algorithm.facts
     if setup.trials != 1:
         raise ConfigError(f"trials must be 1 for sites; got {setup.trials}")
+    if tuple(setup.metrics) != tuple(STANDARD):
+        raise ConfigError("metrics cannot be chosen at sites: a site records its own loss, scores and certificate")
+    if setup.random_iterate or setup.compile:
+        raise ConfigError("random_iterate and compile are not supported at sites; leave them out")
     if setup.stop is not None:
         raise ConfigError("stop is not supported at sites yet; leave it out, and choose a number of iterations")
     if setup.conditions or setup.network.rounds:
