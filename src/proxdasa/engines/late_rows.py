@@ -95,4 +95,6 @@ class LateRows:
         parts = [part for part in torch.split(x, self._trials) for _ in range(self._count)]
         if not self._pauses or place not in rows:
             return [rows.get(name, part) for name, part in zip(names, parts, strict=True)]
-        return [torch.where(rows[place] > 0, rows[name], part) for name, part in zip(names, parts, strict=True)]
+        return [
+            torch.where(rows[place] > 0, rows.get(name, part), part) for name, part in zip(names, parts, strict=True)
+        ]

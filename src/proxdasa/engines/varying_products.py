@@ -92,8 +92,10 @@ class VaryingProduct:
         # The tensors of one mixing step may be stacked; they travel in the same messages and meet the same events.
         copies = (x.table.shape[1] if isinstance(x, Aged) else len(x)) // len(matrix)
         repeated = matrix.expand(copies, *matrix.shape).flatten(0, 1) if copies > 1 else matrix
-        ages = self._ages(weather, number) if isinstance(x, Aged) else None
-        product = self(x, repeated) if ages is None else self._late_product(x, repeated, ages)
+        if isinstance(x, Aged):
+            product = self._late_product(x, repeated, self._ages(weather, number))
+        else:
+            product = self(x, repeated)
         return self._add_noise(product, matrix, weather, number) if weather.disturbs else product
 
     def _late_product(self, x: Aged, matrix: Tensor, ages: Tensor) -> Tensor:
