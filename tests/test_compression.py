@@ -307,6 +307,13 @@ def test_bytes_counted_are_bytes_sent(mixing):
     assert alone["bytes"] == one * degree * alone["vectors"]
 
 
+def test_sums_over_neighbours_are_not_compressed_and_counted_as_such():
+    mixing = CompressedGossip(TopK(0.1), step=0.5)
+    agents = Setup(proxdasa.CDProxSGT(0.01), quadratic(4), networks.star(4), mixing=mixing).engine()
+    agents.neighbour_sum(torch.zeros(1, 4, 6, dtype=torch.float64))
+    assert agents.counts()["bytes"] == 6 / 4 * 6 * 8, "three links, six numbers each way"
+
+
 def test_bytes_of_a_graph_that_changes_are_those_of_its_links():
     made = Setup(proxdasa.DPSGD(0.01), quadratic(8), networks.one_peer_hypercube(8), iterations=12)
     assert made.run().records[-1]["bytes"] == 12 * 48, "one neighbour in each round"

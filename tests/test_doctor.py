@@ -1,5 +1,6 @@
 """The doctor: says what is there, and has a cure for what is not."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -39,6 +40,7 @@ def test_a_complaint_of_something_needed_is_the_exit_code(monkeypatch):
     [
         ("_threads", (torch, "get_num_threads", lambda: 10**6), "set OMP_NUM_THREADS="),
         ("_gloo", (examine, "launch", lambda *_: 3), "ip link set lo up"),
+        ("_gloo", (os, "environ", {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}), "unset GLOO_DEVICE_TRANSPORT"),
         ("_gloo", (torch.distributed, "is_gloo_available", lambda: False), "another build of PyTorch"),
         ("_mpi", (examine.importlib.util, "find_spec", lambda _: None), "pip install proxdasa[mpi]"),
         ("_mpi", (subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1\n1\n")), "the mpiexec of the library"),

@@ -98,6 +98,15 @@ def test_under_conditions_there_is_no_quick_search():
         tuning.halve(setup(proxdasa.DPSGD(1.0), conditions=[proxdasa.conditions.LinkLoss(0.1)]), [{"gamma": 0.1}])
 
 
+def test_with_random_compressors_there_is_no_quick_search():
+    """Their words are named by the trial in the stack, which changes from rung to rung."""
+    small = lambda compressor: proxdasa.CompressedGossip(compressor, step=0.5)  # noqa: E731
+    with pytest.raises(ValueError, match=r"mixing: .*RandK.* draws random numbers.* such as TopK, or give a grid"):
+        tuning.halve(setup(proxdasa.DPSGD(1.0), mixing=small(proxdasa.compressors.RandK(0.5))), [{"gamma": 0.1}])
+    made = setup(proxdasa.DPSGD(1.0), mixing=small(proxdasa.compressors.TopK(0.5)), iterations=2)
+    assert tuning.halve(made, [{"gamma": 0.1}])
+
+
 @dataclasses.dataclass(frozen=True)
 class Counted:
     """A problem that knows how often its gradients were taken."""

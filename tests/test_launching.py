@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from torch.distributed import HashStore
 
+from proxdasa import engines
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.engines.messages.gloo import _count_starts
@@ -289,3 +290,10 @@ def test_processes_count_how_often_they_were_started():
         _count_starts(store, 0, 4, 0.1)
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(lambda rank: _count_starts(store, rank, 4, LIMIT), range(4))) == {5}
+
+
+def test_a_setting_that_would_not_encrypt_is_refused(monkeypatch):
+    monkeypatch.setenv("GLOO_DEVICE_TRANSPORT", "TCP_TLS")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="GLOO_DEVICE_TRANSPORT=TCP_TLS would not encrypt anything; unset it"):
+        engines.connect()

@@ -182,6 +182,17 @@ def test_statistics_make_no_message_more():
     assert sent["average"] - sent["local"] == pytest.approx(more)
 
 
+def test_a_measure_at_own_rows_uses_the_mean_statistics_wherever_agents_live():
+    """One agent in a process is no shared point: without statistics of its own choice, a measure gets r̄."""
+    mean_loss = lambda view: view.engine.mean(view.engine.evaluate(view.x).loss.unsqueeze(-1)).flatten()  # noqa: E731
+    own = metrics.Metric("own", mean_loss)
+    made = run(problem(buffers="local"), METHODS[2], exact=True, metrics=(own,))
+    alone = [row["own"] for row in made.run().records]
+    for size in (2, 3, AGENTS):
+        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
+        assert [row["own"] for row in first.records] == pytest.approx(alone, rel=1e-12)
+
+
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_engines_agree_to_the_bit(policy):
     made = run(problem(buffers=policy), METHODS[2], exact=True, observe_every=2)
@@ -390,6 +401,11 @@ FULL = proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=3)
             {"mixing": proxdasa.CompressedGossip(compressors.Float16(), step=1.0)},
             r'not possible: .* compresses what agents send.* or buffers="local"',
         ),
+        (
+            {"conditions": [conditions.MessageNoise(0.1)]},
+            r'not possible: noise in messages may make a variance negative; leave it out, or buffers="local"',
+        ),
+        ({"random_iterate": True}, r"random_iterate and running statistics exclude each other: those of x\^R"),
         ({"method": SUMS}, "not possible: SPPDM sums over neighbours and averages nothing"),
         ({"method": FULL}, "dropout or running statistics.* no full gradient"),
     ],

@@ -17,6 +17,7 @@ import typer
 
 from proxdasa import data
 from proxdasa.cli.display import say
+from proxdasa.engines.launch.connect import GLOO_TRANSPORT
 from proxdasa.engines.launch.launcher import cores, launch, threads
 from proxdasa.exit_codes import Code
 
@@ -53,6 +54,10 @@ def _threads() -> Finding:
 def _gloo() -> Finding:
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return Finding("this PyTorch has no gloo, so no --processes", "install another build of PyTorch")
+    if os.environ.get(GLOO_TRANSPORT) == "TCP_TLS":
+        return Finding(
+            f"{GLOO_TRANSPORT}=TCP_TLS would not encrypt anything, and is refused", f"unset {GLOO_TRANSPORT}"
+        )
     if launch([sys.executable, "-c", MESSAGE], 2):
         return Finding("two processes cannot exchange messages", "bring up the loopback interface: ip link set lo up")
     return Finding("two processes exchange messages by gloo on the loopback interface")

@@ -14,6 +14,7 @@ from proxdasa.engines.messages.gloo import join_torch
 from proxdasa.engines.messages.mpi import MPI
 from proxdasa.engines.messages.transport import CPU, TIMEOUT, Transport
 
+GLOO_TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 """Variables that hold the number of a process under Open MPI, MPICH and its relatives, and Slurm's srun."""
 GRACE = 1.0
@@ -45,11 +46,21 @@ def connect(
         raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
     device = torch.device(device)
     if "RANK" in os.environ:
+        _refuse_tls()
         return join_torch(interface, timeout, device)
     if several() and device != CPU:
         raise ValueError(f"device: under MPI messages leave from main memory, not from {device}; leave it out")
     with signals.deadly():  # MPI must be started by the main thread, so it cannot wait in another
         return MPI(timeout) if several() else None
+
+
+def _refuse_tls() -> None:
+    """Refuse gloo's setting for TLS, which PyTorch no longer has, and which 2.11 accepted and then sent plain text."""
+    if os.environ.get(GLOO_TRANSPORT) == "TCP_TLS":
+        raise ValueError(
+            f"{GLOO_TRANSPORT}=TCP_TLS would not encrypt anything; unset it. Between organisations use proxdasa site, "
+            "whose links are encrypted"
+        )
 
 
 def several() -> bool:
