@@ -12,10 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli
+from proxdasa import cli, data, networks, problems
 from proxdasa.exit_codes import Code
+from proxdasa.runs.setup import Setup
 from proxdasa.sites import keys
-from proxdasa.sites.study import read_study
+from proxdasa.sites.study import Study, own_problem, read_study
 from tests.federation import HOST, free_ports, make_keys
 
 STUDY = """
@@ -119,6 +120,15 @@ def test_data_of_a_site_take_the_place_of_the_files_of_all(tmp_path):
     )
     with pytest.raises(ValueError, match="--data needs a problem whose data are"):
         read_study(path, tmp_path / "mine.csv")
+
+
+def test_running_statistics_are_refused():
+    """They would be lost with a restart, and would not be part of the results."""
+    model = lambda: torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))  # noqa: E731
+    problem = problems.Supervised(model, data.digits(), agents=2, batch_size=4, buffers="local")
+    setup = Setup(proxdasa.ProxDASA(0.1), problem, networks.ring(2))
+    with pytest.raises(ValueError, match="running statistics, such as BatchNorm's, are not supported at sites yet"):
+        own_problem(Study(setup, ("a", "b"), {"a": "", "b": ""}, "digest"), "a")
 
 
 def test_check_names_every_problem_and_its_cure(study, tmp_path, monkeypatch):
