@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,9 +117,13 @@ CHECKS: tuple[Callable[[], Finding], ...] = (_python, _threads, _gloo, _mpi, _co
 
 def doctor() -> None:
     """Check that this machine has what runs need; every problem comes with a cure."""
+    show_findings(check() for check in CHECKS)
+
+
+def show_findings(findings: Iterable[Finding]) -> None:
+    """Show what checks found, and end with an exit code if something is missing that is needed."""
     well = True
-    for check in CHECKS:
-        found = check()
+    for found in findings:
         mark = "ok     " if not found.cure else "missing" if not found.needed else "FAILED "
         say(f"{mark} {found.text}")
         if found.cure:

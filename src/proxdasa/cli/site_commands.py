@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from proxdasa.cli.display import err, input_errors, output_option, say
-from proxdasa.cli.doctor import ROOM, Finding
+from proxdasa.cli.doctor import ROOM, Finding, show_findings
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import Code
 
@@ -69,15 +69,8 @@ def run(
 @app.command()
 def check(study: StudyFile, name: Name, data: Data = None, keys: Keys = Path(), listen: Listen = None) -> None:
     """Check what this site needs before the study starts; every problem comes with a cure."""
-    well = True
-    for look in (_look_at_study, _look_at_keys, _look_at_port, _look_at_neighbours, _look_at_disk):
-        found = look(study, name, data, keys, listen)
-        say(f"{'ok     ' if not found.cure else 'FAILED ' if found.needed else 'missing'} {found.text}")
-        if found.cure:
-            say(f"        cure: {found.cure}")
-        well = well and not (found.cure and found.needed)
-    if not well:
-        raise typer.Exit(Code.UNWELL)
+    looks = (_look_at_study, _look_at_keys, _look_at_port, _look_at_neighbours, _look_at_disk)
+    show_findings(look(study, name, data, keys, listen) for look in looks)
 
 
 @app.command()
