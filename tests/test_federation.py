@@ -118,6 +118,11 @@ def test_a_site_that_has_finished_does_not_begin_again(told):
     assert (federation.folder / "aachen" / "final.safetensors").read_bytes() == before
 
 
+def test_sums_over_neighbours_are_refused(told):
+    with pytest.raises(ValueError, match="methods that sum over neighbours cannot go on without one"):
+        told[undisturbed].sites["aachen"].agent.neighbour_sum(torch.zeros(1, 1, 2))
+
+
 def test_a_site_does_not_begin_alone(tmp_path):
     federation = Federation(tmp_path / "alone", wait=0.2)
     federation.start("aachen")

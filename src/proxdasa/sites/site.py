@@ -60,9 +60,9 @@ class SiteAgent(LocalAgents):
         """The rows of this site: it knows no others."""
         return x
 
-    def neighbour_sum(self, x: Tensor) -> Tensor:
-        """Refuse: methods that need it cannot go on without a neighbour (see `study`)."""
-        raise NotImplementedError
+    def neighbour_sum(self, x: Tensor) -> Tensor:  # noqa: ARG002
+        """Refuse, as `study` does for methods that say so: a sum lacks something when a neighbour is away."""
+        raise ValueError("methods that sum over neighbours cannot go on without one; choose one that mixes")
 
     def _round(self, x: Tensor) -> Tensor:
         rows = {self._numbers[name]: row for name, row in self._exchange(x.contiguous()).items()}
