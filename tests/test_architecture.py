@@ -77,7 +77,7 @@ MAY_IMPORT = {
     "sites": {"checks", "configs", "contracts", "data", "disk", "engines", "metrics", "problems", "runs"},
     "__init__": {
         "algorithms", "compressors", "conditions", "data", "metrics", "mixing", "networks", "optim", "plans",
-        "problems", "regularizers", "runs", "schedules", "testing", "tuning",
+        "problems", "regularizers", "reports", "runs", "schedules", "testing", "tuning",
     },
     "__main__": {"cli"},
 }  # fmt: skip

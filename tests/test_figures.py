@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from proxdasa import networks, reports
+from proxdasa import algorithms, networks, reports
 from proxdasa.reports import (
     Curve,
     Panel,
@@ -18,6 +18,7 @@ from proxdasa.reports import (
     draw_panels,
     quantity,
 )
+from proxdasa.reports.looks import METHODS, dashes, method_looks
 from proxdasa.reports.plan_figures import Drawing, draw_graphs
 from tests.results import T, power, run
 
@@ -78,13 +79,38 @@ def named_by(owner):
     return [text.get_text() for text in legend.get_texts()]
 
 
-def test_every_curve_is_named_in_the_legend_of_its_row(tmp_path, drawn):
-    draw(
-        [run([[2.0], [1.0]], title="A", label="first"), run([[2.0], [1.0]], title="B", label="second")],
-        tmp_path / "f.png",
-    )
-    assert [named_by(ax) for ax in drawn[0].axes] == [["first"], ["second"]]
+def test_methods_share_panels_and_each_has_its_colour(tmp_path, drawn):
+    draw([run([[2.0], [1.0]], title=title) for title in ("Prox-DASA", "D-PSGD")], tmp_path / "f.png")
+    draw([run([[2.0], [1.0]], title=title) for title in ("SPPDM", "D-PSGD")], tmp_path / "f.png")
+    first, second = ({line.get_label(): line.get_color() for line in one.axes[0].lines} for one in drawn)
+    assert first["D-PSGD"] == second["D-PSGD"], "the same everywhere"
+    assert len({*first.values(), *second.values()}) == 3
+    assert named_by(drawn[0]) == ["Prox-DASA", "D-PSGD"]
+
+
+def test_rows_of_a_sweep_have_legends_of_their_own(tmp_path, drawn):
+    sweeps = {"A": ("a", "b", "c"), "B": ("d",)}
+    draw([run([[2.0], [1.0]], title=m, label=label) for m in sweeps for label in sweeps[m]], tmp_path / "f.png")
+    assert [named_by(ax) for ax in drawn[0].axes] == [["a", "b", "c"], ["d"]]
     assert not drawn[0].legends
+
+
+def test_every_method_has_a_look_of_its_own():
+    assert sorted(METHODS) == sorted(method.facts.title for method in algorithms.ALL)
+    assert len({colour for colour, _ in METHODS.values()}) == len(METHODS)
+    looks = method_looks(["D-PSGD", "mine", "Prox-DASA", "yours"])
+    assert len({look["color"] for look in looks.values()}) == 4, "a method of a user takes a colour that is left"
+
+
+def test_dashes_tell_the_second_setting_of_runs(tmp_path, drawn):
+    runs = [run([[2.0], [1.0]], title=title, label=net) for title in ("A", "B") for net in ("ring", "grid")]
+    draw(runs, tmp_path / "f.png")
+    lines = drawn[0].axes[0].lines
+    assert [line.get_linestyle() for line in lines] == ["-", "--", "-", "--"]
+    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
+    assert named_by(drawn[0]) == ["A", "B", "ring", "grid"]
+    with pytest.raises(ValueError, match="a figure can tell 4 dashes apart, and the runs have 5 different values"):
+        dashes([str(i) for i in range(5)])
 
 
 def test_the_band_is_the_confidence_interval_cut_off_at_the_lowest_trial(tmp_path, drawn):
@@ -238,11 +264,11 @@ def test_numbers_along_a_log_scale_are_plain_if_they_are_of_ordinary_size(tmp_pa
 def test_any_cost_can_be_the_axis(tmp_path, drawn):
     sent = run([[4.0], [2.0], [1.0]], title="A", bytes=[[0.0], [500.0], [1000.0]])
     draw([sent, run([[4.0], [2.0], [1.0]], title="B")], tmp_path / "f.png", axis="bytes")
-    first, second = drawn[0].axes
-    assert second.get_xlabel() == "bytes that an agent sends"
-    assert first.lines[0].get_xdata().tolist() == [0, 500, 1000]
-    assert not any(np.isfinite(line.get_xdata()).any() for line in second.lines), "which recorded none"
-    with pytest.raises(ValueError, match=r"axis must be one of k, epochs, .*; got 'bites'"):
+    (ax,) = drawn[0].axes
+    assert ax.get_xlabel() == "bytes that an agent sends"
+    assert ax.lines[0].get_xdata().tolist() == [0, 500, 1000]
+    assert not np.isfinite(ax.lines[1].get_xdata()).any(), "the second recorded none"
+    with pytest.raises(ValueError, match=r"axis must be one of k, samples, .*; got 'bites'"):
         draw([sent], tmp_path / "f.png", axis="bites")
     with pytest.raises(ValueError, match="the records hold none of rounds"):
         draw([sent], tmp_path / "f.png", axis="rounds")

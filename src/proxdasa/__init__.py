@@ -38,6 +38,7 @@ from proxdasa.algorithms import (
 from proxdasa.mixing import Chebyshev, CompressedGossip, Every, Gossip
 from proxdasa.plans import plan
 from proxdasa.problems import prune
+from proxdasa.reports.comparison import compare
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.runs.results import Result, load
 from proxdasa.runs.setup import run
@@ -68,6 +69,7 @@ __all__ = [
     "ProxGTSRO",
     "Result",
     "Stationary",
+    "compare",
     "compressors",
     "conditions",
     "data",

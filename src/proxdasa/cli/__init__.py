@@ -15,7 +15,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from proxdasa import data
-from proxdasa.cli import keys_commands, plan_command, report_command, reproduce_commands, run_commands, site_commands
+from proxdasa.cli import (
+    compare_command,
+    keys_commands,
+    plan_command,
+    report_command,
+    reproduce_commands,
+    run_commands,
+    site_commands,
+)
 from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
 from proxdasa.cli.tune_command import tune
@@ -56,6 +64,7 @@ app.command()(plan_command.plan)
 app.command()(tune)
 app.command()(doctor)
 app.command()(report_command.report)
+app.command()(compare_command.compare)
 
 
 @data_app.command("fetch")

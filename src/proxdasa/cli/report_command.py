@@ -41,7 +41,7 @@ def report(
     with input_errors():
         if html and axis != "k":
             raise ValueError("--axis is for the figure; on a page of --html you choose among all of them")
-        found, missing = _find(folders)
+        found, missing = find_results(folders)
         runs, faults = reports.salvage(found)
         faults = [*map(reports.visible, missing), *faults]
         for fault in faults:
@@ -60,7 +60,7 @@ def report(
         show_report(runs, summary, written)
 
 
-def _find(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
+def find_results(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The results at or below some folders, each once, and a sentence on each that is missing."""
     found: dict[Path, Path] = {}
     missing: list[str] = []

@@ -3,7 +3,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from proxdasa.reports.axis_quantities import quantity
+from proxdasa.reports.axis_quantities import AXES, quantity
+from proxdasa.reports.comparison import Comparison
+from proxdasa.reports.comparison import compare as compare_runs
 from proxdasa.reports.curves import Curve, Run, Spread, finals
 from proxdasa.reports.loading import load_runs, salvage
 from proxdasa.reports.ranking import quantity_of
@@ -13,7 +15,7 @@ from proxdasa.reports.texts import visible
 
 if TYPE_CHECKING:
     from proxdasa.reports import plan_tables, tuning_results
-    from proxdasa.reports.figures import draw, draw_comparison, drawable, second_half, shown_curve
+    from proxdasa.reports.figures import draw, draw_comparison, draw_runs, drawable, second_half, shown_curve
     from proxdasa.reports.page import write_page
     from proxdasa.reports.panels import Panel, draw_panels
     from proxdasa.reports.robustness_figures import (
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 # What draws is imported when it is first used: matplotlib takes half a second, and most commands draw nothing.
 _DRAWING = {
-    "figures": ("draw", "draw_comparison", "drawable", "second_half", "shown_curve"),
+    "figures": ("draw", "draw_comparison", "draw_runs", "drawable", "second_half", "shown_curve"),
     "page": ("write_page",),
     "panels": ("Panel", "draw_panels"),
     "robustness_figures": (
@@ -55,8 +57,10 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
+    "AXES",
     "LEVEL_MEASURES",
     "Cell",
+    "Comparison",
     "Curve",
     "GraphRun",
     "ImperfectRun",
@@ -68,6 +72,7 @@ __all__ = [
     "Spread",
     "Table",
     "compare",
+    "compare_runs",
     "draw",
     "draw_bytes",
     "draw_comparison",
@@ -76,6 +81,7 @@ __all__ = [
     "draw_panels",
     "draw_rounds",
     "draw_rules",
+    "draw_runs",
     "drawable",
     "end_sheet",
     "finals",

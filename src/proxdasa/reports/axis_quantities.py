@@ -31,6 +31,8 @@ QUANTITIES = {
     "seconds": Quantity("simulation of all trials (s)"),
     "epochs": Quantity("epochs of samples"),
     "passes": Quantity("epochs incl. full gradients"),
+    "samples": Quantity("samples of an agent"),
+    "gradients": Quantity("gradients of an agent"),
     "rounds": Quantity("communication rounds"),
     "vectors": Quantity("vectors to each neighbour"),
     "bytes": Quantity("bytes that an agent sends"),
@@ -52,7 +54,7 @@ QUANTITIES = {
     "milliseconds": Quantity("ms per iteration"),
 }
 
-AXES = ("k", "epochs", "passes", "rounds", "vectors", "bytes", "seconds")
+AXES = ("k", "samples", "gradients", "epochs", "passes", "rounds", "vectors", "bytes", "seconds")
 """What measures are drawn against."""
 
 OWN_GAMMA = ("stationarity", "certificate", "per_agent", "merit")
@@ -64,9 +66,19 @@ COSTS = (
 )  # fmt: skip
 """What a row has besides measures."""
 
+
+def _gradients(row: Row) -> float:
+    """Sample gradients, with a full gradient counted as one for each sample of a pass; NaN before the first sample."""
+    full, samples = row.get("full_gradients", 0), row.get("samples", 0)
+    if not full:
+        return float(row.get("gradients", math.nan))
+    return float(row["gradients"] + full * samples / row["epochs"]) if samples and row.get("epochs") else math.nan
+
+
 DERIVED: dict[str, Callable[[Row], float]] = {
     # A full gradient is one more pass over the agent's data; epochs count those of its samples.
     "passes": lambda row: row.get("epochs", math.nan) + row.get("full_gradients", 0),
+    "gradients": _gradients,
     "accuracy": lambda row: 100 * row.get("accuracy", math.nan),
     "lowest_accuracy": lambda row: 100 * row.get("lowest_accuracy", math.nan),
     "milliseconds": lambda row: 1000 * row.get("seconds", math.nan) / row["k"] if row["k"] else math.nan,

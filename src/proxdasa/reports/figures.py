@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from proxdasa.reports.axis_quantities import AXES, quantity
-from proxdasa.reports.curves import Curve, Run, names
+from proxdasa.reports.curves import Curve, Run
+from proxdasa.reports.looks import run_looks
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.ranking import quantity_of, stationarity_of
 
+WIDTHS = {"column": 3.35, "page": 6.9}
+"""Inches of a column and of a page, as journals in two columns have them."""
 MOST_CURVES, MOST_METHODS = 100, 20
 """The most runs and methods in one figure; with more, curves cannot be told apart."""
 
@@ -26,10 +29,11 @@ def drawable(runs: Sequence[Run]) -> tuple[list[Run], str]:
 
 
 def draw(runs: Sequence[Run], path: Path, axis: str = "k") -> Path:
-    """Draw the runs' measures: one row per method, one column per measure, one curve per run.
+    """Draw the runs' measures against iterations, or another axis, such as "bytes": one panel per measure.
 
-    They are drawn against iterations, or another axis, such as "bytes". Stationarity is at the runs' own γ if that is
-    the same for all, otherwise at γ = 1. Measures that no run recorded are left out.
+    The colour is the method, and the dash is what else distinguishes runs. In a sweep, with three runs of a method or
+    more, each method has a row, and the colours are ordered as the runs are. Stationarity is at the runs' own γ if that
+    is the same for all, otherwise at γ = 1. Measures that no run recorded are left out.
 
     Examples:
         >>> from pathlib import Path
@@ -43,13 +47,23 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "k") -> Path:
         raise ValueError(f"axis must be one of {', '.join(AXES)}; got {axis!r}")
     _select_recorded(runs, (axis,))
     measures = _select_recorded(runs, ("loss", stationarity_of(runs), "consensus"))
-    grid = []
-    for title in dict.fromkeys(run.title for run in runs):
-        mine = [run for run in runs if run.title == title]
-        curves = {measure: [shown_curve(run, measure, axis) for run in mine] for measure in measures}
-        labels = {measure: quantity_of(measure, runs).label for measure in measures}
-        grid.append([Panel(title, quantity(axis).label, labels[measure], curves[measure]) for measure in measures])
+    titles = list(dict.fromkeys(run.title for run in runs))
+    mine = {title: [run for run in runs if run.title == title] for title in titles}
+    # Three runs of one method or more are a sweep, whose order shows best in colours.
+    if len(titles) > 1 and max(map(len, mine.values())) < 3:
+        names, looks, legend = run_looks(runs)
+        together = [[_panel("", list(runs), names, measure, axis) for measure in measures]]
+        return draw_panels(together, path, looks=looks, legend=legend)
+    grid = [
+        [_panel(title, own, [run.label for run in own], measure, axis) for measure in measures]
+        for title, own in mine.items()
+    ]
     return draw_panels(grid, path, ordered=True)
+
+
+def _panel(title: str, runs: Sequence[Run], labels: Sequence[str], measure: str, axis: str) -> Panel:
+    curves = [shown_curve(replace(run, label=label), measure, axis) for run, label in zip(runs, labels, strict=True)]
+    return Panel(title, quantity(axis).label, quantity_of(measure, runs).label, curves)
 
 
 def draw_comparison(
@@ -71,8 +85,40 @@ def draw_comparison(
         'comparison.png'
     """
     measures, axes = _select_recorded(runs, measures), _select_recorded(runs, axes)
-    labelled = [replace(run, label=name) for run, name in zip(runs, names(runs), strict=True)]
-    return draw_panels([[_cost_panel(labelled, measure, axis) for axis in axes] for measure in measures], path)
+    names, looks, legend = run_looks(runs)
+    labelled = [replace(run, label=name) for run, name in zip(runs, names, strict=True)]
+    grid = [[_cost_panel(labelled, measure, axis) for axis in axes] for measure in measures]
+    return draw_panels(grid, path, looks=looks, legend=legend)
+
+
+def draw_runs(
+    runs: Sequence[Run],
+    path: Path,
+    measures: Sequence[str],
+    axis: str,
+    others: Sequence[str] | None = None,
+    width: str = "page",
+) -> Path:
+    """Draw all runs in one panel for each measure, at the width of a column or a page of a paper.
+
+    The colour is the method, and the dash is the text in ``others`` or, without any, what tells runs of a method apart.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> runs = reports.load_runs([result.save("results/dpsgd")])
+        >>> reports.draw_runs(runs, Path("loss.pdf"), ["loss"], "gradients", width="column").name
+        'loss.pdf'
+    """
+    if width not in WIDTHS:
+        raise ValueError(f"width must be {' or '.join(WIDTHS)}; got {width!r}")
+    names, looks, legend = run_looks(runs, others)
+    labelled = [replace(run, label=name) for run, name in zip(runs, names, strict=True)]
+    panels = [_cost_panel(labelled, measure, axis) for measure in measures]
+    beside = 1 if width == "column" else min(3, len(panels))
+    grid = [panels[i : i + beside] for i in range(0, len(panels), beside)]
+    return draw_panels(grid, path, looks=looks, legend=legend, printed=WIDTHS[width])
 
 
 def _select_recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:

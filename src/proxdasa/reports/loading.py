@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from proxdasa.reports.curves import Run
 from proxdasa.reports.foreign_folders import Contents, read
@@ -21,6 +21,35 @@ LONGEST_NAME = 120
 """The most characters of a method's name, or of a label that cannot be shorter."""
 MOST_RUNS = 1_000
 """The most runs of a report; every setting of a sweep counts as one."""
+
+
+class Recorded(Protocol):
+    """What a report needs of a `Result` that is not in a folder."""
+
+    @property
+    def records(self) -> Sequence[records.Row]:
+        """One row per trial and observation."""
+        ...
+
+    def full_config(self) -> Mapping[str, Any]:
+        """What was run, and how it ended."""
+        ...
+
+
+def as_runs(results: Sequence[Recorded | str | Path] | Mapping[str, Recorded]) -> list[Run]:
+    """The runs of results, by their names if it is a mapping, or of results folders; see `load_runs`."""
+    named = results if isinstance(results, Mapping) else {f"result {i}": result for i, result in enumerate(results)}
+    contents: dict[Path, Contents] = {}
+    for name, result in named.items():
+        if isinstance(result, str | Path):
+            contents[Path(result)] = read(Path(result))
+        elif result.records:
+            contents[Path(name)] = dict(result.full_config()), list(result.records)
+        else:
+            raise ValueError(f"{name} has no records, so there is nothing to compare")
+    if not contents:
+        raise ValueError("there are no results to compare")
+    return _runs(contents)
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:

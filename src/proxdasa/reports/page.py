@@ -20,11 +20,11 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
-from proxdasa.reports.curves import Array, Curve, Run, names
+from proxdasa.reports.curves import Array, Curve, Run, distinctions
 from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
 from proxdasa.reports.loading import flatten
+from proxdasa.reports.looks import run_looks, svg_dash
 from proxdasa.reports.network_drawings import disagreement, drawing
-from proxdasa.reports.panels import PALETTE, STYLES
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
 from proxdasa.reports.run_endings import differences, divergences, times
 from proxdasa.reports.table_files import text, write_text
@@ -37,8 +37,6 @@ MOST_POINTS = 500
 """The most points of a curve; no screen shows more."""
 MOST_NUMBERS = 150_000
 """The most numbers of all curves together, so that a page is small enough to send: each takes about nine characters."""
-DASHES = dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))
-"""matplotlib's line styles as SVG has them."""
 SHOWN_ELSEWHERE = ("facts.title", "facts.edges")
 """Settings that are left out of the list, because the page shows them elsewhere."""
 DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
@@ -81,7 +79,7 @@ def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[s
     networks = {_network(run): run for run in reversed(runs)}
     settings = [_settings(run) for run in runs]
     shared = {key: value for key, value in settings[0].items() if all(own.get(key) == value for own in settings)}
-    labels, sheet = names(runs), summary.sheet()
+    (labels, looks, _), others, sheet = run_looks(runs), distinctions(runs), summary.sheet()
     return {
         "title": title,
         "tiles": _tiles(runs),
@@ -98,9 +96,11 @@ def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[s
         "runs": [
             {
                 "name": labels[i],
+                "method": run.title,
+                "label": others[i],
                 # Black becomes the colour of text, since it cannot be seen on a dark page.
-                "colour": PALETTE[i % len(PALETTE)].replace("#000000", "currentColor"),
-                "dash": DASHES[STYLES[i // len(PALETTE) % len(STYLES)]],
+                "colour": looks[labels[i]]["color"].replace("#000000", "currentColor"),
+                "dash": svg_dash(looks[labels[i]]),
                 "trials": run.trials,
                 "x": {axis: _plain(thin[i].curve(axis).mean, 7) for axis in axes if thin[i].has(axis)},
                 "curves": {key: _curve(thin[i], key) for key in recorded if thin[i].has(key)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,18 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from proxdasa import disk
 from proxdasa.reports.curves import Array, Curve
+from proxdasa.reports.looks import Look, numbered_looks
 
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""The colours of Okabe and Ito, made for the colour-blind, without their yellow, which is faint on white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-STYLES = ("-", "--", ":", "-.")
-Look = dict[str, Any]
-"""Colour, marker and line style, as matplotlib takes them."""
 WIDTH = 11.0
 """The most inches that a figure may take, so that its text stays legible when a page shrinks it."""
+PRINTED: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+}
+"""Sizes of text for a figure that is printed at its own width."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,30 +48,42 @@ class Panel:
     """The part of the y axis to show, if not all of it."""
 
 
-def draw_panels(grid: Sequence[Sequence[Panel]], path: Path, ordered: bool = False) -> Path:
+def draw_panels(
+    grid: Sequence[Sequence[Panel]],
+    path: Path,
+    ordered: bool = False,
+    looks: Mapping[str, Look] | None = None,
+    legend: Mapping[str, Look] | None = None,
+    printed: float | None = None,
+) -> Path:
     """Draw rows of panels, each curve with a band for the 95% interval of its mean, and write the file.
 
-    A label looks the same everywhere. If labels are ``ordered``, as sizes are, their colours come from a colour map;
-    otherwise each label has a colour and a marker of its own. One legend serves all rows, unless
-    their labels differ.
+    A label looks the same everywhere: as ``looks`` say, or, if labels are ``ordered``, as sizes are, by colours from a
+    colour map; otherwise each label has a colour and a marker of its own. One legend serves all rows, unless their
+    labels differ; ``legend`` says what it explains, if not the curves' labels. ``printed`` is the width in inches at
+    which the figure will be printed, with text that is legible there.
     """
     rows = [list(dict.fromkeys(curve.label for panel in row for curve in panel.curves)) for row in grid]
-    looks = _looks(list(dict.fromkeys(label for row in rows for label in row)), ordered)
-    columns, one_legend = max(map(len, grid)), all(set(row) == set(looks) for row in rows)
-    width = min(3.7 * columns, WIDTH)
-    beside = max(1, int(width / (0.6 + 0.085 * max(map(len, looks)))))
-    legend_height = 0.2 * -(-len(looks) // beside) if one_legend else 0.0
-    figure = Figure(figsize=(width, 2.5 * len(grid) + 0.5 + legend_height), layout="constrained")
-    axes = figure.subplots(len(grid), columns, squeeze=False)
-    _fill(axes, grid, looks)
-    lines = {label: Line2D([], [], label=label, **look) for label, look in looks.items()}
-    if one_legend:
-        handles = list(lines.values())
-        _show_verbatim(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
-    else:
-        for ax, labels in zip(axes[:, 0], rows, strict=True):
-            _show_verbatim(ax.legend(handles=[lines[label] for label in labels], fontsize=9))
-    return save(figure, path)
+    labels = list(dict.fromkeys(label for row in rows for label in row))
+    chosen = looks or (_ordered_looks(labels) if ordered else numbered_looks(labels))
+    columns, one_legend = max(map(len, grid)), bool(legend) or all(set(row) == set(labels) for row in rows)
+    with mpl.rc_context(PRINTED if printed else {}):
+        size = mpl.rcParams["font.size"] / 10
+        width = printed or min(3.7 * columns, WIDTH)
+        entries = {label: Line2D([], [], label=label, **look) for label, look in (legend or chosen).items()}
+        beside = max(1, int(width / (0.6 + 0.085 * size * max(map(len, entries)))))
+        legend_height = 0.2 * -(-len(entries) // beside) if one_legend else 0.0
+        height = 2.5 if printed is None else 0.75 * width / columns
+        figure = Figure(figsize=(width, height * len(grid) + 0.5 + legend_height), layout="constrained")
+        axes = figure.subplots(len(grid), columns, squeeze=False)
+        _fill(axes, grid, {label: chosen[label] for label in labels})
+        if one_legend:
+            handles = list(entries.values())
+            _show_verbatim(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
+        else:
+            for ax, own in zip(axes[:, 0], rows, strict=True):
+                _show_verbatim(ax.legend(handles=[entries[label] for label in own], fontsize=9))
+        return save(figure, path)
 
 
 def save(figure: Figure, path: Path) -> Path:
@@ -77,7 +92,11 @@ def save(figure: Figure, path: Path) -> Path:
     drawn = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # a box is drawn in its place
-        figure.savefig(drawn, format=path.suffix.lstrip(".") or None, dpi=144)
+        # As type 42 the fonts are embedded whole, and text can be selected, which journals ask for. A file without its
+        # date is the same whenever it is drawn.
+        kind = path.suffix.lstrip(".") or None
+        with mpl.rc_context({"pdf.fonttype": 42}):
+            figure.savefig(drawn, format=kind, dpi=144, metadata={"CreationDate": None} if kind == "pdf" else None)
     disk.replace(path, drawn.getvalue())
     return path
 
@@ -88,15 +107,9 @@ def _show_verbatim(legend: Legend) -> None:
         text.set_parse_math(False)
 
 
-def _looks(labels: Sequence[str], ordered: bool) -> dict[str, Look]:
-    if ordered:
-        colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
-        return {label: {"color": colour} for label, colour in zip(labels, colours, strict=True)}
-    looks: dict[str, Look] = {}
-    for i, label in enumerate(labels):
-        turn, place = divmod(i, len(PALETTE))
-        looks[label] = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": STYLES[turn % len(STYLES)]}
-    return looks
+def _ordered_looks(labels: Sequence[str]) -> dict[str, Look]:
+    colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.85, len(labels)))
+    return {label: {"color": colour} for label, colour in zip(labels, colours, strict=True)}
 
 
 def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) -> None:
@@ -115,7 +128,7 @@ def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) ->
         along_x = [curve.x for other in panels.values() if other.x_label == panel.x_label for curve in other.curves]
         along_y = [curve.mean for other in panels.values() if other.y_label == panel.y_label for curve in other.curves]
         _plot(ax, panel.curves, looks, panel.log_x and _positive(along_x), panel.log_y and _positive(along_y))
-        ax.set_title(panel.title, fontsize=10, parse_math=False)
+        ax.set_title(panel.title, fontsize=mpl.rcParams["font.size"], parse_math=False)
         if below and below.x_label == panel.x_label:
             ax.tick_params(which="both", labelbottom=False)
         else:
@@ -137,19 +150,20 @@ def _plot(ax: Axes, curves: Sequence[Curve], looks: dict[str, Look], log_x: bool
             axis.set_minor_formatter(_Plain())
     if log_x:
         ax.xaxis.set_minor_locator(LogLocator(subs=(3,)))  # numbers take more room along x than along y
+    size = mpl.rcParams["font.size"] / 10
     for curve in curves:
         shown = np.isfinite(curve.x) & np.isfinite(curve.mean)
         shown &= (curve.x > 0) | (not log_x)
         shown &= (curve.mean > 0) | (not log_y)
         x, mean, half, lowest = (part[shown] for part in (curve.x, curve.mean, curve.half, curve.lowest))
-        look, every = looks[curve.label], max(1, len(x) // 8)
+        look, every = looks[curve.label], max(1, len(x) // 5)
         # Labels have their markers at different points, so that both of two coinciding curves can be seen.
         places = (list(looks).index(curve.label) * every // len(looks), every)
         few: Look = {"marker": "o"} if len(x) < 10 else {}
-        ax.plot(x, mean, label=curve.label, linewidth=1.6, markersize=4, markevery=places, **(few | look))
+        ax.plot(x, mean, label=curve.label, linewidth=1.6 * size, markersize=4 * size, markevery=places, **(few | look))
         # The interval is symmetric, the trials need not be: below the smallest trial it has no meaning.
         low = np.maximum(mean - half, lowest)
-        ax.fill_between(x, low, mean + half, color=look["color"], alpha=0.2, linewidth=0)
+        ax.fill_between(x, low, mean + half, color=look["color"], alpha=0.2 if len(curves) < 5 else 0.1, linewidth=0)
     ax.grid(True, which="major", alpha=0.25)
 
 

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from proxdasa.reports.curves import Array
+from proxdasa.reports.looks import PALETTE
 from proxdasa.reports.network_drawings import MOST_AGENTS, MOST_EDGES, Pairs, layout
-from proxdasa.reports.panels import PALETTE, WIDTH, save
+from proxdasa.reports.panels import WIDTH, save
 
 BESIDE = 4
 """Graphs in a row."""

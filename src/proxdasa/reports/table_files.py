@@ -21,11 +21,16 @@ UNKNOWN = "—"
 FORMULA = tuple("=+-@＝＋－＠")
 """Characters that make a spreadsheet take a text for a formula, and run it."""
 
+_SIGNS = {"±": "pm", "≥": "ge", "≤": "le", "×": "times", "∞": "infty", "∝": "propto", "∇": "nabla", "·": "cdot"}
+_GREEK = {"α": "alpha", "γ": "gamma", "λ": "lambda", "ρ": "rho", "Ψ": "Psi"}
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"²": r"\textsuperscript{2}", "±": r"$\pm$", "—": "---"}
+    | {sign: f"$\\{name}$" for sign, name in (_SIGNS | _GREEK).items()}
+    | {"²": r"\textsuperscript{2}", "—": "---", "−": "$-$", "‖": r"$\|$", "…": r"\dots{}"}
+    | {"\u0304": r"\textsuperscript{--}"}  # the bar over x, which follows it
 )
+"""Characters that LaTeX reads as commands, or that its usual fonts lack."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +51,23 @@ class Sheet:
     """The headings that people read, by the column names that programs use."""
     rows: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
+    bold: frozenset[tuple[int, int]] = frozenset()
+    """The cells that stand out in Markdown and LaTeX, as (row, column)."""
+
+    caption: str = ""
+    """What a paper says above the table: LaTeX makes a float of it, and Markdown begins the notes with it."""
+    short: bool = False
+    """Whether people see means and intervals only; the smallest and the largest trial are then in the CSV alone."""
 
     def texts(self, brief: bool = False) -> list[list[str]]:
         """The cells as text; ``brief`` leaves out the smallest and the largest trial."""
         texts = [[text(cell) for cell in row] for row in self.rows]
-        return [[cell.partition(" [")[0] for cell in row] for row in texts] if brief else texts
+        return [[cell.partition(" [")[0] for cell in row] for row in texts] if brief or self.short else texts
+
+    def brief(self, note: str) -> Sheet:
+        """The table for a terminal: no smallest and largest trials, a star at what is bold, and a note that says so."""
+        cells = self._emphasize(self.texts(brief=True), "", " *")
+        return Sheet(self.columns, cells, [*filter(None, [self.caption]), *self.notes, note])
 
     def write(self, folder: Path) -> list[Path]:
         """Write the table to a folder as Markdown, CSV and LaTeX."""
@@ -73,26 +90,43 @@ class Sheet:
         csv.writer(lines, lineterminator="\n").writerows([[_inert(x) for x in line] for line in [heading, *flat]])
         return write_text(path, lines.getvalue())
 
-    def write_markdown(self, path: Path) -> Path:
-        """Write a Markdown table with the notes as paragraphs below; numbers are aligned to the right."""
+    def markdown(self) -> str:
+        """The table in Markdown with the notes as paragraphs below; numbers are aligned to the right."""
         rule = ["---:" if number else "---" for number in self._numbers()]
-        lines = [list(self.columns.values()), rule, *self.texts()]
-        table = ["| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines]
-        return write_text(path, _lines(*table, *(f"\n{note}" for note in self.notes)))
+        body = self._emphasize([[cell.replace("|", r"\|") for cell in row] for row in self.texts()], "**", "**")
+        heading = [cell.replace("|", r"\|") for cell in self.columns.values()]
+        table = ["| " + " | ".join(line) + " |" for line in (heading, rule, *body)]
+        return _lines(*table, *(f"\n{note}" for note in (self.caption, *self.notes) if note))
+
+    def write_markdown(self, path: Path) -> Path:
+        """Write the table in Markdown."""
+        return write_text(path, self.markdown())
 
     def write_latex(self, path: Path) -> Path:
-        """Write a tabular for the package booktabs, with the notes as paragraphs below."""
+        """Write a table for the package booktabs, with the notes as paragraphs below it."""
         alignment = "".join("r" if number else "l" for number in self._numbers())
-        heading, *body = (
-            " & ".join(cell.translate(LATEX) for cell in line) + r" \\"
-            for line in (list(self.columns.values()), *self.texts())
-        )
-        table = [r"\toprule", heading, r"\midrule", *body, r"\bottomrule"]
+        body = self._emphasize([[cell.translate(LATEX) for cell in row] for row in self.texts()], r"\textbf{", "}")
+        heading = [cell.translate(LATEX) for cell in self.columns.values()]
+        first, *rest = (" & ".join(line) + r" \\" for line in (heading, *body))
+        table = [r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
         notes = (f"\n{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in self.notes)
-        return write_text(path, _lines(rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes))
+        lines = [rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes]
+        if self.caption:
+            caption = rf"\caption{{{self.caption.translate(LATEX)}}}"
+            lines = [r"\begin{table}", r"\centering", caption, *lines, r"\end{table}"]
+        return write_text(path, _lines(*lines))
+
+    def _emphasize(self, rows: list[list[str]], before: str, after: str) -> list[list[str]]:
+        """The cells with marks around those that are bold."""
+        return [
+            [f"{before}{cell}{after}" if (i, j) in self.bold else cell for j, cell in enumerate(row)]
+            for i, row in enumerate(rows)
+        ]
 
     def _numbers(self) -> list[bool]:
-        return [not any(isinstance(row[i], str) for row in self.rows) for i in range(len(self.columns))]
+        return [
+            any(not isinstance(row[i], str) for row in self.rows) or not self.rows for i in range(len(self.columns))
+        ]
 
 
 def text(cell: Cell) -> str:

@@ -16,7 +16,8 @@ from matplotlib.patches import Rectangle
 
 from proxdasa.reports.axis_quantities import quantity, value
 from proxdasa.reports.curves import Array, Spread, spread
-from proxdasa.reports.panels import PALETTE, WIDTH, Look, save
+from proxdasa.reports.looks import PALETTE, Look
+from proxdasa.reports.panels import WIDTH, save
 from proxdasa.reports.table_files import Cell, Sheet, text
 
 BLUE, ORANGE = PALETTE[:2]

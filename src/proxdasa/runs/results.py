@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ SOLUTION = "solution"
 """The name of the solution in the file of the final state, which no variable of a method may have."""
 
 
+MEASURES = ("loss", "objective", "stationarity", "consensus", "accuracy")
+"""The measures that ``repr(result)`` shows."""
+
+
 class Divergence(NamedTuple):
     """Where a non-finite value first appeared."""
 
@@ -26,7 +31,7 @@ class Divergence(NamedTuple):
     iteration: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """The outcome of a run. Trials that diverged have records up to then and a non-finite final state.
 
@@ -49,7 +54,7 @@ class Result:
     config: dict[str, Any]
     """What was run, as plain values, with the facts of the network under "facts"."""
     records: list[Row]
-    """One row per trial and observation; ``pandas.DataFrame(result.records)`` makes a table of it."""
+    """One row per trial and observation; `to_frame` makes a table of them."""
     state: dict[str, Tensor]
     """The final state by the method's own names (x, z, ...), each ``[trials, agents, d]``, and what agents keep beside
     it (``beside.…``), of any width."""
@@ -119,6 +124,53 @@ class Result:
             raise ValueError("this run did not keep x^R; ask for it with run(..., random_iterate=True)")
         return self.state[RANDOM_ITERATE]
 
+    def to_frame(self, backend: Literal["pandas", "polars", "pyarrow"] = "pandas") -> Any:
+        """The records as a data frame of pandas or polars, or a table of pyarrow.
+
+        Records are plain rows, so a value that a row lacks is missing in the frame.
+
+        Examples:
+            >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+            >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=20, observe_every=10)
+            >>> result.to_frame("pyarrow").num_rows
+            3
+        """
+        try:
+            import narwhals  # noqa: PLC0415 - few runs need it
+        except ImportError:
+            raise ImportError("to_frame needs narwhals: pip install 'proxdasa[frames]'") from None
+        names = dict.fromkeys(name for row in self.records for name in row)
+        columns = {name: [row.get(name) for row in self.records] for name in names}
+        return narwhals.from_dict(columns, backend=backend).to_native()
+
+    def __repr__(self) -> str:
+        """Five lines: what was run, on which graph, how it ended, what it cost, and the last measures."""
+        facts, last = self.config.get("facts", {}), self.last if self.records else []
+        trials = "1 trial" if self.config.get("trials", 1) == 1 else f"{self.config['trials']} trials"
+        ended = f"stopped early ({self.stopped})" if self.stopped else "finished"
+        diverged = f", {len(self.diverged)} of {trials} diverged" if self.diverged else ""
+        costs = {name: last[0][name] for name in ("gradients", "rounds", "seconds") if last and name in last[0]}
+        means = {name: sum(row[name] for row in last) / len(last) for name in MEASURES if last and name in last[0]}
+        return "\n".join(
+            [
+                f"Result of {facts.get('title', '?')} on {_name(self.config.get('problem'))}, {trials}",
+                f"  network: {_name(self.config.get('network'))} of {facts.get('agents', '?')} agents",
+                f"  ending: {ended} after {self.iterations:,} iterations{diverged}",
+                f"  costs: {_values(costs) or 'none recorded'}",
+                f"  last: {_values(means) or 'nothing recorded'}",
+            ]
+        )
+
+    def full_config(self) -> dict[str, Any]:
+        """What was run and how it ended, as in config.json."""
+        ending = {
+            "iterations": self.iterations,
+            "stopped": self.stopped,
+            "diverged": {str(trial): where._asdict() for trial, where in self.diverged.items()},
+            "stationary": {str(trial): k for trial, k in self.stationary.items()},
+        }
+        return {**self.config, "ending": ending}
+
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
         """Write config.json, records.jsonl and final.safetensors; refuses to replace results unless ``overwrite``.
 
@@ -127,15 +179,17 @@ class Result:
         folder = Path(folder)
         if not overwrite and (folder / files.RECORDS).exists():
             raise FileExistsError(f"{folder} holds results already; choose another folder or overwrite=True")
-        ending = {
-            "iterations": self.iterations,
-            "stopped": self.stopped,
-            "diverged": {str(trial): where._asdict() for trial, where in self.diverged.items()},
-            "stationary": {str(trial): k for trial, k in self.stationary.items()},
-        }
         solution = {} if self.proximal_point is None else {SOLUTION: self.proximal_point}
-        files.write_folder(folder, {**self.config, "ending": ending}, self.records, {**self.state, **solution})
+        files.write_folder(folder, self.full_config(), self.records, {**self.state, **solution})
         return folder
+
+
+def _name(described: Any) -> str:
+    return str(described.get("name", "?")) if isinstance(described, dict) else str(described)
+
+
+def _values(numbers: Mapping[Any, float]) -> str:
+    return ", ".join(f"{name} {number:.4g}" for name, number in numbers.items())
 
 
 def load(folder: str | Path) -> Result:

@@ -1,0 +1,49 @@
+"""The command compare: methods next to each other at an equal budget, as a figure and a table for a paper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxdasa import reports
+from proxdasa.cli.display import input_errors, output_option, show_table, show_warning, show_written
+from proxdasa.cli.report_command import find_results
+
+
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that hold several.")],
+    measures: Annotated[
+        str | None,
+        typer.Option(help="Measures separated by commas, such as objective,accuracy; default: those that compare."),
+    ] = None,
+    axis: Annotated[
+        str, typer.Option(help=f"What the runs get equal amounts of: {', '.join(reports.AXES)}.")
+    ] = "gradients",
+    by: Annotated[
+        str | None,
+        typer.Option(help="What differs besides the method, such as network; it is the dash of a curve."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="How much of it; default: the most that every run has spent.")
+    ] = None,
+    width: Annotated[str, typer.Option(help="The width of the figure in a paper: column or page.")] = "page",
+    pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF, with fonts embedded.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Write the table for LaTeX too (booktabs).")] = False,
+    output: Annotated[Path, output_option("Folder for the figure and the table.")] = Path(),
+) -> None:
+    """Compare finished runs at an equal budget: one figure and one table, ready for a paper.
+
+    The colour is the method. In the table the best is bold, and so is what a paired t-test over the shared seeds cannot
+    tell from it; a run with a diverged trial has lost.
+    """
+    with input_errors():
+        found, missing = find_results(folders)
+        for fault in missing:
+            show_warning(reports.visible(fault))
+        wanted = [name.strip() for name in measures.split(",")] if measures else None
+        comparison = reports.compare_runs(found, wanted, axis, by, budget)
+        written = comparison.write(output, pdf, latex, width)
+        show_table(f"{len(comparison.runs)} runs compared", comparison.sheet().brief("* is bold in the files."))
+        show_written(written)

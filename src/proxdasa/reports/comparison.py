@@ -1,0 +1,246 @@
+"""Comparing runs at an equal budget: a table with paired tests, and a figure that fits a paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scipy.special import stdtr
+
+from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
+from proxdasa.reports.curves import Run, distinctions, spread
+from proxdasa.reports.loading import Recorded, as_runs, flatten
+from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
+from proxdasa.reports.run_endings import divergences
+from proxdasa.reports.table_files import Cell, Sheet
+
+BETTER = RANKED | {"stationarity": 1, "certificate": 1, "consensus": 1, "test_loss": 1, "lowest_accuracy": -1}
+"""1 if less of a measure is better, -1 if more is; others are shown and not ranked."""
+LEVEL = 0.05
+"""Differences whose p-value is at least this are ties."""
+DEFAULT_MEASURES = ("accuracy", "objective", "loss", "stationarity", "table_stationarity")
+
+
+def compare(
+    results: Sequence[Recorded | str | Path] | Mapping[str, Recorded],
+    measures: Sequence[str] | None = None,
+    axis: str = "gradients",
+    by: str | None = None,
+    budget: float | None = None,
+) -> Comparison:
+    """Compare runs after the same number of gradients, or of another cost: ``axis`` is one of `AXES`.
+
+    ``results`` are results, by their names if it is a mapping, or results folders. The budget is by default the most
+    that all runs have spent. ``by`` names what else differs, such as "network" or "algorithm.gamma"; methods are then
+    compared for each of its values.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> methods = proxdasa.DPSGD(0.5), proxdasa.DeepStormV2(alpha=0.1, beta=0.1)
+        >>> results = [proxdasa.run(method, problem, networks.ring(3), iterations=40) for method in methods]
+        >>> comparison = proxdasa.compare(results)
+        >>> comparison.budget
+        40.0
+        >>> [file.name for file in comparison.write("paper")]
+        ['comparison.png', 'comparison.md', 'comparison.csv']
+    """
+    runs = as_runs(results)
+    if axis not in AXES:
+        raise ValueError(f"axis must be one of {', '.join(AXES)}; got {axis!r}")
+    if lacking := [run for run in runs if not run.has(axis)]:
+        raise ValueError(f"the records of {lacking[0].title}, {lacking[0].label} have no {axis}; choose another axis")
+    return Comparison(runs, _chosen(runs, measures), axis, by, _budget(runs, axis) if budget is None else budget)
+
+
+def _chosen(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
+    recorded = measures(row for run in runs for row in run.rows)
+    if wanted is None:
+        chosen = [name for name in DEFAULT_MEASURES if name in recorded and (name not in OWN_GAMMA or alike(runs))]
+        if not chosen:
+            raise ValueError(f"choose the measures; the records have {', '.join(recorded)}")
+        return chosen
+    if unknown := [name for name in wanted if name not in recorded]:
+        raise ValueError(f"no run recorded {unknown[0]!r}; the records have {', '.join(recorded)}")
+    return list(wanted)
+
+
+def _budget(runs: Sequence[Run], axis: str) -> float:
+    """The least of what the runs have spent at their ends; runs that stopped because they were done set no limit."""
+    ends = [run.final(axis).mean for run in runs if not _done(run) and not divergences(run)]
+    return min(ends or [max(run.final(axis).mean for run in runs)])
+
+
+def _done(run: Run) -> bool:
+    return bool(run.config["ending"].get("stopped") == "stationary")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs next to each other at an equal budget.
+
+    Examples:
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> setting = dict(problem=problem, network=networks.ring(3), iterations=40, metrics=[metrics.loss])
+        >>> results = [proxdasa.run(proxdasa.DPSGD(gamma), **setting) for gamma in (0.01, 0.5)]
+        >>> print(proxdasa.compare(results))
+        | method | run | trials | loss |
+        | --- | --- | ---: | ---: |
+        | D-PSGD | gamma = 0.01 | 1 | -0.5525 |
+        | D-PSGD | gamma = 0.5 | 1 | **-1** |
+        <BLANKLINE>
+        After 40 gradients of an agent; one trial, so there is no interval and no test.
+    """
+
+    runs: Sequence[Run]
+    measures: Sequence[str]
+    axis: str
+    by: str | None
+    budget: float
+
+    def __str__(self) -> str:
+        return self.sheet().markdown().strip()
+
+    @property
+    def groups(self) -> list[str]:
+        """For each run what `by` names; empty texts if it names nothing."""
+        if not self.by:
+            return [""] * len(self.runs)
+        groups = _groups(self.runs, self.by)
+        seen: dict[tuple[str, str], Run] = {}
+        for run, group in zip(self.runs, groups, strict=True):
+            if (twin := seen.setdefault((run.title, group), run)) is not run:
+                raise ValueError(
+                    f"two runs of {run.title} have {self.by} = {group}: {twin.label}; and {run.label}. "
+                    "Compare one of them, or by what they differ in"
+                )
+        return groups
+
+    def sheet(self) -> Sheet:
+        """The table: each measure at the budget, mean over trials ± half the width of its 95% interval.
+
+        The best of each group is bold, and so is what a paired t-test over the trials of the same seed cannot tell from
+        it. A run of which a trial diverged has lost.
+        """
+        others = self.groups if self.by else distinctions(self.runs)
+        columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", [run.title for run in self.runs])}
+        if any(others):
+            columns["run"] = self.by or "run", others
+        columns["trials"] = "trials", [len(run.began) or run.trials for run in self.runs]
+        bold: set[tuple[int, int]] = set()
+        notes = []
+        for measure in self.measures:
+            ends = [self.at_budget(run, measure) for run in self.runs]
+            if why := self._hindrance(measure):
+                notes.append(f"{quantity(measure).name} is not ranked: {why}.")
+            else:
+                bold |= {(i, len(columns)) for i in self._best(measure, ends)}
+            cells = [_cell(run, end) for run, end in zip(self.runs, ends, strict=True)]
+            columns[measure] = quantity_of(measure, self.runs).name, cells
+        return Sheet(
+            {name: heading for name, (heading, _) in columns.items()},
+            list(zip(*(cells for _, cells in columns.values()), strict=True)),
+            notes,
+            frozenset(bold),
+            self._caption(),
+            short=True,
+        )
+
+    def at_budget(self, run: Run, measure: str) -> dict[int, float]:
+        """For each trial the measure when it was last observed within the budget."""
+        within = self.budget * (1 + 1e-9)
+        rows = [row for row in run.rows if value(row, self.axis) <= within]
+        if not rows:
+            raise ValueError(
+                f"{run.title}, {run.label} was never observed within {self.budget:g} {quantity(self.axis).name}; "
+                "choose a larger budget, or observe more often"
+            )
+        return {row["trial"]: value(row, measure) for row in rows}
+
+    def _best(self, measure: str, ends: Sequence[Mapping[int, float]]) -> list[int]:
+        """The rows with the best mean of each group, and those that are tied with it."""
+        groups, best = self.groups, []
+        for group in dict.fromkeys(groups):
+            rivals = [i for i, own in enumerate(groups) if own == group and not _lost(self.runs[i], ends[i])]
+            means = {i: BETTER[measure] * float(np.mean(list(ends[i].values()))) for i in rivals}
+            if means:
+                first = min(means, key=lambda i: means[i])
+                best += [first, *(i for i in rivals if i != first and self._tied(first, i, ends))]
+        return best
+
+    def _tied(self, first: int, other: int, ends: Sequence[Mapping[int, float]]) -> bool:
+        """Whether the paired test finds no difference; without pairs of trials there is none to find, nor a tie."""
+        if self.runs[first].config.get("seed") != self.runs[other].config.get("seed"):
+            return False
+        shared = sorted(ends[first].keys() & ends[other].keys())
+        return len(shared) > 1 and paired_p([ends[first][t] for t in shared], [ends[other][t] for t in shared]) >= LEVEL
+
+    def _hindrance(self, measure: str) -> str:
+        if measure not in BETTER:
+            return "less of it is neither better nor worse"
+        if measure in OWN_GAMMA and not alike(self.runs):
+            return "the runs differ in γ"
+        return hindrance(measure, self.runs)
+
+    def _caption(self) -> str:
+        """What the numbers are, for the caption of a table."""
+        spent = f"After {self.budget:,.12g} {quantity(self.axis).name}"
+        trials = {len(run.began) or run.trials for run in self.runs}
+        if trials == {1}:
+            return f"{spent}; one trial, so there is no interval and no test."
+        number = f"{min(trials)}" if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
+        return (
+            f"{spent}: means over {number} trials ± half the width of their 95% intervals. Bold: the best, and what a "
+            f"paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g})."
+        )
+
+    def draw(self, path: str | Path, width: str = "page") -> Path:
+        """Draw a panel for each measure against the axis: the colour is the method, the dash what `by` names."""
+        from proxdasa import reports  # noqa: PLC0415 - what draws is imported when something is drawn
+
+        others = self.groups if self.by else None
+        return reports.draw_runs(self.runs, Path(path), self.measures, self.axis, others, width)
+
+    def write(self, folder: str | Path, pdf: bool = False, latex: bool = False, width: str = "page") -> list[Path]:
+        """Write the figure, as PNG or PDF, and the table, as Markdown, CSV and LaTeX, to a folder."""
+        stem, sheet = Path(folder) / "comparison", self.sheet()
+        return [
+            self.draw(stem.with_suffix(".pdf" if pdf else ".png"), width),
+            sheet.write_markdown(stem.with_suffix(".md")),
+            sheet.write_csv(stem.with_suffix(".csv")),
+            *([sheet.write_latex(stem.with_suffix(".tex"))] if latex else []),
+        ]
+
+
+def _lost(run: Run, ends: Mapping[int, float]) -> bool:
+    return bool(divergences(run)) or not ends or not all(map(math.isfinite, ends.values()))
+
+
+def _cell(run: Run, ends: Mapping[int, float]) -> Cell:
+    lost = divergences(run)
+    return f"{len(lost)} of {len(run.began)} diverged" if lost else spread(list(ends.values()))
+
+
+def paired_p(first: Sequence[float], second: Sequence[float]) -> float:
+    """The two-sided p-value of Student's paired t-test: t = √T mean(d)/s(d) for the differences d of T pairs."""
+    d = np.subtract(first, second)
+    mean, error = float(d.mean()), float(d.std(ddof=1)) / len(d) ** 0.5
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stdtr(len(d) - 1, -abs(mean / error)))
+
+
+def _groups(runs: Sequence[Run], by: str) -> list[str]:
+    """For each run the settings under a key, as far as they differ between runs."""
+    own = [
+        {key: setting for key, setting in flatten(run.config).items() if key == by or key.startswith(f"{by}.")}
+        for run in runs
+    ]
+    if not any(own):
+        raise ValueError(f"no run has a setting {by!r}; there are {', '.join(sorted(set(runs[0].config)))}")
+    keys = list(dict.fromkeys(key for settings in own for key in settings))
+    differing = [key for key in keys if len({repr(settings.get(key)) for settings in own}) > 1] or keys[:1]
+    names = {key: "" if key in (by, f"{by}.name") else f"{key.rpartition('.')[2]} = " for key in differing}
+    return [", ".join(f"{names[key]}{settings[key]}" for key in differing if key in settings) for settings in own]

@@ -1,0 +1,101 @@
+"""How curves look: the colour is the method, in every figure and page, and the dash is what else differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
+
+from proxdasa.reports.curves import Run, distinctions
+
+Look = dict[str, Any]
+"""Colour, marker and line style, as matplotlib takes them."""
+
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""The colours of Okabe and Ito, made for the colour-blind, without their yellow, which is faint on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+STYLES = ("-", "--", ":", "-.")
+
+METHODS = {
+    "Prox-DASA": ("#0072B2", "o"),
+    "Prox-DASA-GT": ("#D55E00", "s"),
+    "DEEPSTORM v2": ("#009E73", "^"),
+    "ProxGT-SR-E": ("#CC79A7", "D"),
+    "SPPDM": ("#E69F00", "v"),
+    "D-PSGD": ("#56B4E9", "P"),
+    "DProxSGT": ("#000000", "X"),
+    "DEEPSTORM v1": ("#004D38", "<"),
+    "DEEPSTORM v1-SVRG": ("#7FD6BC", ">"),
+    "ProxGT-SR-O": ("#74305A", "d"),
+    "ProxGT-SA": ("#F0C4DB", "p"),
+    "D²": ("#1B3F6B", "h"),
+    "CDProxSGT": ("#808080", "*"),
+    "PG-EXTRA": ("#8A6100", "H"),
+    "NEXT": ("#9A86D6", "8"),
+}
+"""Colours and markers of the library's methods: those of Okabe and Ito for the ones most often compared, and darker or
+lighter shades of them for their relatives. Markers tell apart what the colour-blind may not."""
+
+
+def method_looks(titles: Sequence[str]) -> dict[str, Look]:
+    """The colour and marker of each method; methods that the library does not know take those that are left."""
+    taken = {METHODS[title][0] for title in titles if title in METHODS}
+    spare = cycle([look for look in METHODS.values() if look[0] not in taken] or list(METHODS.values()))
+    known = {title: METHODS[title] if title in METHODS else next(spare) for title in dict.fromkeys(titles)}
+    return {title: {"color": colour, "marker": marker} for title, (colour, marker) in known.items()}
+
+
+def dashes(values: Sequence[str]) -> dict[str, str]:
+    """The line style of each value; the first is solid."""
+    different = list(dict.fromkeys(values))
+    if len(different) > len(STYLES):
+        shown = ", ".join(different[: len(STYLES)])
+        raise ValueError(
+            f"a figure can tell {len(STYLES)} dashes apart, and the runs have {len(different)} different values: "
+            f"{shown}, ...; compare fewer of them at a time"
+        )
+    return dict(zip(different, STYLES, strict=False))
+
+
+class Looks(NamedTuple):
+    """The names of some runs, how each looks, and what a legend has to explain."""
+
+    names: list[str]
+    looks: dict[str, Look]
+    legend: dict[str, Look]
+
+
+def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks:
+    """Colours by method, and dashes by ``others``, a text for each run; by default what tells runs of a method apart.
+
+    Where methods have more runs than there are dashes, every run has a look of its own.
+    """
+    more = distinctions(runs) if others is None else others
+    names = [", ".join(filter(None, (run.title, text))) for run, text in zip(runs, more, strict=True)]
+    colours, own = method_looks([run.title for run in runs]), [text for text in more if text]
+    if others is None and len(set(own)) > len(STYLES):
+        numbered = numbered_looks(list(dict.fromkeys(names)))
+        return Looks(names, numbered, numbered)
+    styles = dashes(own)
+    looks = {
+        name: {**colours[run.title], "linestyle": styles.get(text, "-")}
+        for name, run, text in zip(names, runs, more, strict=True)
+    }
+    if not all(more):  # a solid line would stand for a dash and for none
+        return Looks(names, looks, looks)
+    legend = colours | {text: {"color": "0.4", "linestyle": style} for text, style in styles.items()}
+    return Looks(names, looks, legend)
+
+
+def numbered_looks(labels: Sequence[str]) -> dict[str, Look]:
+    """Looks by the order of labels, for curves that are not methods."""
+    looks: dict[str, Look] = {}
+    for i, label in enumerate(labels):
+        turn, place = divmod(i, len(PALETTE))
+        looks[label] = {"color": PALETTE[place], "marker": MARKERS[place], "linestyle": STYLES[turn % len(STYLES)]}
+    return looks
+
+
+def svg_dash(look: Mapping[str, Any]) -> str:
+    """A line style as SVG has it."""
+    return dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))[look.get("linestyle", "-")]
