@@ -13,20 +13,20 @@ class Aged(NamedTuple):
     """Rows of several ages."""
 
     table: Tensor
-    """``[span, batch, agents, d]``: the present rows and as many older ones as messages may have."""
+    """``[batch, span, agents, d]``: the present rows and as many older ones as messages may have."""
     newest: int
     """Where the present rows are; those of age a are at newest − a, modulo the span."""
 
     def in_line(self) -> Tensor:
         """Each agent's rows behind each other, the newest first, ``[batch, agents, span · d]``."""
-        order = [self.newest - age for age in range(len(self.table))]
-        return torch.cat([self.table[place] for place in order], dim=-1)
+        order = [self.newest - age for age in range(self.table.shape[1])]
+        return torch.cat([self.table[:, place] for place in order], dim=-1)
 
     @staticmethod
     def of_lines(lines: Tensor, span: int) -> Aged:
         """The same rows again, from such lines."""
         newest, *older = lines.chunk(span, dim=-1)
-        return Aged(torch.stack([newest, *reversed(older)]), 0)
+        return Aged(torch.stack([newest, *reversed(older)], dim=1), 0)
 
 
 class Held(NamedTuple):
@@ -70,17 +70,17 @@ class LateRows:
         self._place += 1
         if (
             held
-            and held.aged.table.shape[1:] == x.shape
+            and held.aged.table[:, 0].shape == x.shape
             and all(map(operator.is_, map(rows.get, held.names), held.rows))
         ):
             names, older, newest = held.names, held.rows, (held.aged.newest + 1) % (count + 1)
             aged = Aged(held.aged.table, newest)
-            aged.table[newest] = x
+            aged.table[:, newest] = x
         else:
             names = [f"late.{place}.{i}.{age}" for i in range(len(x) // self._trials) for age in range(1, count + 1)]
             older = self._look_up(x, f"late.{place}", names, rows)
             by_age = [torch.cat(older[age::count]) for age in range(count)]
-            aged = Aged(torch.stack([x, *reversed(by_age)]), 0)
+            aged = Aged(torch.stack([x, *reversed(by_age)], dim=1), 0)
         left: list[Tensor] = []
         for i, part in enumerate(torch.split(x, self._trials)):
             left += [part, *older[i * count : (i + 1) * count - 1]]

@@ -54,8 +54,8 @@ class Simulator(LocalAgents):
         # All tensors travel in the same messages, so they meet the same events.
         mixing, rho, rounds = self._task.mixing, self._task.network.rho, itertools.count(first)
         if self._rounds == 1 and not weather.disturbs and not self._late:
-            matrix = self._varying.matrix(weather, first)
-            return tuple(mixing(lambda rows: self._varying(rows, matrix), x, rho) for x in tensors)
+            apply = self._varying.at(weather, first)
+            return tuple(mixing(apply, x, rho) for x in tensors)
         stacked = torch.cat(tensors) if len(tensors) > 1 or self._late else tensors[0]
         mixed = mixing(
             lambda rows: self._varying.in_weather(self._age(rows) or rows, weather, next(rounds)), stacked, rho

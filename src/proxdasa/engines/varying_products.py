@@ -14,7 +14,8 @@ from proxdasa.conditions import Weather
 from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
 from proxdasa.engines.late_rows import Aged
-from proxdasa.engines.products import dense_pays
+from proxdasa.engines.products import Product, dense_pays
+from proxdasa.engines.substitutes import Substitutes
 
 AT_ONCE = 2**18
 """Entries of matrices that are made at once: many, because each operation takes some microseconds, but not more than
@@ -76,54 +77,81 @@ class VaryingProduct:
         self._weighted = self._entries[self._across]
         earlier = int((edges < here.start).sum())
         self._messages = range(earlier, earlier + len(self._receivers))
-        # For each size of a batch, where terms are in it, and where each sum begins among them.
-        self._places: dict[int, Tensor] = {}
-        self._offsets: dict[int, Tensor] = {}
-        # For each size of a batch and number of ages, and each place of the newest rows: where rows of each age begin.
-        self._steps: dict[tuple[int, int], list[Tensor]] = {}
-        self._held_ages: tuple[int, Sequence[Tensor]] = (-1, ())
+        self._substitutes = None
+        if not (exact or self._dense):
+            numbers, all_links = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
+            numbers[across], all_links[across] = self._messages, links[link]
+            receivers = places.indices[~across][rows]
+            self._substitutes = Substitutes(places.indices, receivers, all_links, numbers, len(columns))
+        self._values = torch.from_numpy(weights.T).to(dtype)  # [rounds, entries]
+        # For each size of a batch: where sums begin among its terms, and their weights in each of the rounds.
+        self._bags: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
+        self._held_ages: tuple[tuple[int, int], Sequence[Tensor]] = ((-1, 0), ())
         self._terms = self._order() if exact else []
         self._spell: Spell | None = None
         self._first, self._made = 0, cast("Sequence[Tensor]", ())
 
     def in_weather(self, x: Tensor | Aged, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number; if messages are late, x has rows of several ages."""
-        matrix = self.matrix(weather, number)
-        # The tensors of one mixing step may be stacked; they travel in the same messages and meet the same events.
-        copies = (x.table.shape[1] if isinstance(x, Aged) else len(x)) // len(matrix)
-        repeated = matrix.expand(copies, *matrix.shape).flatten(0, 1) if copies > 1 else matrix
-        if isinstance(x, Aged):
-            product = self._late_product(x, repeated, self._ages(weather, number))
+        if not isinstance(x, Aged):
+            product = self.at(weather, number)(x)
+        elif self._substitutes:
+            places = self._substitutes.late_places(weather, number, x.newest, x.table.shape[1])
+            product = self._sum_bags(x.table, places, number)
         else:
-            product = self(x, repeated)
-        return self._add_noise(product, matrix, weather, number) if weather.disturbs else product
+            product = self._late_product(x, self.matrix(weather, number), weather, number)
+        return self._add_noise(product, weather, number) if weather.disturbs else product
 
-    def _late_product(self, x: Aged, matrix: Tensor, ages: Tensor) -> Tensor:
+    def at(self, weather: Weather, number: int) -> Product:
+        """The product of a round, for several tensors one after the other, if messages arrive as they were sent."""
+        if self._substitutes:
+            places = self._substitutes.places(weather, number)
+            return lambda x: self._sum_bags(x, places, number)
+        matrix = self.matrix(weather, number)
+        return lambda x: self(x, matrix)
+
+    def _late_product(self, x: Aged, matrix: Tensor, weather: Weather, number: int) -> Tensor:
         """The product with rows of the ages of the messages they come in; an agent has its own as it is."""
-        span, batch, columns, d = x.table.shape
-        if (batch, span) not in self._steps:
-            each = torch.arange(span)
-            self._steps[batch, span] = [(newest - each) % span * (batch * columns) for newest in range(span)]
-        steps = self._steps[batch, span][x.newest][ages]
-        places = self._places_of(batch, columns).view(-1, *steps.shape) + steps
-        values = matrix.flatten(1).index_select(1, self._entries) if self._dense else matrix
-        return self._sum(x.table.view(-1, d), places.view(batch, -1), values)
+        (batch, span, columns, d), ages = x.table.shape, self._ages(weather, number, x.table.shape[1])
+        if self._dense:
+            # Slots of a table have the ages newest, newest − 1, ..., modulo the span: a part of two cycles.
+            cycle = ages.narrow(2, span - 1 - x.newest, span)
+            by_age = (cycle * matrix.unsqueeze(2)).view(len(matrix), -1, span * columns)
+            return torch.bmm(_repeat(by_age, batch), x.table.view(batch, span * columns, d))
+        slots = (x.newest - ages) % span * columns + self._columns
+        places = _repeat(slots, batch) + torch.arange(0, batch * span * columns, span * columns).unsqueeze(-1)
+        return self._sum_in_order(x.table.reshape(-1, d), places, _repeat(matrix, batch))
 
-    def _ages(self, weather: Weather, number: int) -> Tensor:
-        """How old each entry's row is, ``[trials, entries]``; those of many rounds are looked up at once."""
+    def _ages(self, weather: Weather, number: int, span: int) -> Tensor:
+        """How old each entry's row is, ``[trials, entries]``; those of several rounds are looked up at once.
+
+        For a dense matrix 1 where it is as old as that, for two cycles of ages from the oldest to 0, else 0:
+        ``[trials, rows, 2 · span, columns]``.
+        """
+        length = weather.trials * (2 * span * len(self._source) if self._dense else len(self._columns))
         block, place = divmod(number, BLOCK)
-        if self._held_ages[0] != block:
-            here = weather.ages(block)[..., self._messages.start : self._messages.stop]
-            ages = here.new_zeros(*here.shape[:2], len(self._columns))
-            self._held_ages = block, ages.index_copy_(2, self._across, here).unbind()
-        return self._held_ages[1][place]
+        first = place - place % max(1, min(BLOCK, AT_ONCE // length))
+        if self._held_ages[0] != (block, first):
+            last = first + max(1, min(BLOCK, AT_ONCE // length))
+            here = weather.ages(block)[first:last, :, self._messages.start : self._messages.stop].long()
+            entries = len(self._source) if self._dense else len(self._columns)
+            ages = here.new_zeros(*here.shape[:2], entries).index_copy_(2, self._weighted, here)
+            if self._dense:
+                cycles = (span - 1 - torch.arange(2 * span)) % span
+                ages = (ages.view(*here.shape[:2], self._shape[0], 1, -1) == cycles.unsqueeze(-1)).to(self._dtype)
+            self._held_ages = (block, first), ages.unbind()
+        return self._held_ages[1][place - first]
 
-    def _add_noise(self, product: Tensor, matrix: Tensor, weather: Weather, number: int) -> Tensor:
+    def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
         batch, _, d = product.shape
         trials = weather.trials
         noise = weather.noise(number, self._messages, batch // trials * d).to(product.dtype)
-        weighted = noise * matrix.flatten(1).index_select(1, self._weighted).unsqueeze(-1)
+        if self._substitutes:
+            weights = self._substitutes.up(weather, number) * self._values[number % len(self._values)]
+        else:
+            weights = self.matrix(weather, number).flatten(1)
+        weighted = noise * weights.index_select(1, self._weighted).unsqueeze(-1)
         weighted = weighted.view(trials, -1, batch // trials, d).permute(2, 0, 1, 3).reshape(batch, -1, d)
         return product.index_add_(1, self._receivers, weighted)
 
@@ -167,30 +195,33 @@ class VaryingProduct:
 
     def __call__(self, x: Tensor, values: Tensor) -> Tensor:
         """Each row becomes the weighted sum of its neighbours' rows; ``values`` are a round's, from `matrices`."""
+        batch, columns, d = x.shape
+        values = _repeat(values, batch)
         if self._dense:
             return torch.bmm(values, x)
-        batch, columns, d = x.shape
-        return self._sum(x.reshape(batch * columns, d), self._places_of(batch, columns), values)
+        places = self._columns + torch.arange(0, batch * columns, columns).unsqueeze(-1)
+        return self._sum_in_order(x.reshape(batch * columns, d), places, values)
 
-    def _places_of(self, batch: int, columns: int) -> Tensor:
-        """Where the terms of all sums are in a table of a batch, ``[batch, entries]``."""
-        if batch not in self._places:
-            self._places[batch] = self._columns + torch.arange(0, batch * columns, columns).unsqueeze(-1)
-        return self._places[batch]
-
-    def _sum(self, table: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    def _sum_in_order(self, table: Tensor, places: Tensor, values: Tensor) -> Tensor:
         """Sums ``[batch, rows, d]`` of rows of a table, whose places and weights are ``[batch, entries]``."""
-        batch, d = len(places), table.shape[-1]
-        if self._exact:
-            total = table.new_zeros(batch, self._shape[0], d)
-            for rows, terms in self._terms:
-                total[:, rows] += values[:, terms].unsqueeze(-1) * table[places[:, terms]]
-            return total
-        if batch not in self._offsets:
-            starts = torch.from_numpy(self._indptr[:-1].astype(np.int64))
-            self._offsets[batch] = (starts + torch.arange(batch).unsqueeze(-1) * len(self._columns)).flatten()
+        total = table.new_zeros(len(places), self._shape[0], table.shape[-1])
+        for rows, terms in self._terms:
+            total[:, rows] += values[:, terms].unsqueeze(-1) * table[places[:, terms]]
+        return total
+
+    def _sum_bags(self, table: Tensor, places: Tensor, number: int) -> Tensor:
+        """The same sums with the weights that all links have in a round; places are those of each trial."""
+        (trials, entries), batch, d = places.shape, len(table), table.shape[-1]
+        if batch not in self._bags:
+            starts = torch.from_numpy(self._indptr[:-1]) + torch.arange(batch).unsqueeze(-1) * entries
+            self._bags[batch] = starts.flatten().to(places.dtype), [each.repeat(batch) for each in self._values]
+        offsets, weights = self._bags[batch]
+        rows = table.reshape(-1, d)
+        if batch > trials:  # tensors that are stacked
+            steps = torch.arange(0, len(rows), len(rows) * trials // batch, dtype=places.dtype)
+            places = places + steps.view(-1, 1, 1)
         sums = torch.nn.functional.embedding_bag(
-            places.flatten(), table, self._offsets[batch], mode="sum", per_sample_weights=values.flatten()
+            places.flatten(), rows, offsets, mode="sum", per_sample_weights=weights[number % len(weights)]
         )
         return sums.view(batch, -1, d)
 
@@ -204,3 +235,9 @@ class VaryingProduct:
 def _starts(rows: np.ndarray, count: int) -> np.ndarray:
     """Where each row begins in an ascending list of rows."""
     return np.searchsorted(rows, np.arange(count)).astype(np.int64)
+
+
+def _repeat(values: Tensor, batch: int) -> Tensor:
+    """Values of each trial for tensors that are stacked: they travel in the same messages and meet the same events."""
+    copies = batch // len(values)
+    return values.expand(copies, *values.shape).flatten(0, 1) if copies > 1 else values

@@ -113,7 +113,7 @@ class Neighbourhood:
         up, aged = self._weather.links(number), age and age(x.clone())
         if not aged:
             return weigh.in_weather(self.table(x, up=up), self._weather, number)
-        late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], len(aged.table))
+        late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], aged.table.shape[1])
         table = self.table(aged.in_line(), up=up, late=late)
         return weigh.in_weather(Aged.of_lines(table, late.span), self._weather, number)
 

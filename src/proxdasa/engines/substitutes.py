@@ -1,0 +1,94 @@
+"""Sparse products with W_r in which weights stay as they are, and a receiver's own row stands in for a missing one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxdasa.conditions import Weather
+from proxdasa.conditions.events import BLOCK
+from proxdasa.conditions.weather import Spell
+
+BYTE = 256
+EIGHT = torch.arange(8, dtype=torch.uint8).view(8, 1, 1)
+"""A byte has the links that are up in eight rounds."""
+
+
+class Substitutes:
+    """Which row of a table each term of a product has, in every round.
+
+        (W_r x)_i = W_ii x_i + Σ_j W_ij (x_j if the link is up, else x_i)
+
+    is the product with W_r, and has the weights of W: only places change, which costs less than to make new weights
+    and their sums. ``columns`` are the places of all terms where every link is up, ``own`` those of their receivers,
+    ``links`` and ``messages`` the numbers of their links and directed links (of any for an agent's own row, and −1).
+    Tables have ``width`` rows for each trial.
+    """
+
+    def __init__(
+        self, columns: np.ndarray, own: np.ndarray, links: np.ndarray, messages: np.ndarray, width: int
+    ) -> None:
+        self._own, self._reach = (torch.from_numpy(each.astype(np.int32)) for each in (own, columns - own))
+        self._links, self._messages, self._width = torch.from_numpy(links), messages, width
+        self._receivers: dict[int, Tensor] = {}
+        self._spell: Spell | None = None
+        self._bytes, self._byte = torch.empty(0), -1
+        self._up, self._places = torch.empty(0), torch.empty(0)
+        self._block, self._ages = -1, torch.empty(0)
+
+    def places(self, weather: Weather, number: int) -> Tensor:
+        """The places of all terms in a round with this number, ``[trials, terms]``, in tables one behind the other."""
+        moment = self._look(weather, number)
+        return self._places[moment]
+
+    def up(self, weather: Weather, number: int) -> Tensor:
+        """1 for terms whose link is up and 0 for others, ``[trials, terms]``; anything for an agent's own."""
+        moment = self._look(weather, number)
+        return self._up[moment]
+
+    def late_places(self, weather: Weather, number: int, newest: int, span: int) -> Tensor:
+        """The same in tables with rows of several ages, ``span`` for each agent and trial (see `Aged`)."""
+        moment = self._look(weather, number)
+        ages = self._ages_of(weather, number, span) * self._up[moment]  # what stands in for a row is new
+        # Slots are newest − age, modulo span. Where unsigned numbers are too large by one span, less it is smaller.
+        slots = (newest + span) - ages
+        slots = torch.minimum(slots, slots - span) if slots.dtype == torch.uint8 else slots % span
+        places = torch.add(self._places[moment], slots.to(torch.int32), alpha=self._width)
+        if weather.trials > 1:
+            places += self._steps(weather.trials) * (span - 1)
+        return places
+
+    def _look(self, weather: Weather, number: int) -> int:
+        """Make the places of eight rounds, one of which has this number; which one it is."""
+        spell, place = weather.look(number)
+        byte, moment = divmod(place, 8)
+        if spell is not self._spell:
+            # Eight rounds to a byte, and all of a spell to a word, so that finding each term's link moves one number.
+            packed = np.packbits(spell.up.numpy(), axis=-1, bitorder="little")
+            words = np.zeros((*packed.shape[:2], BLOCK // 8), dtype=np.uint8)
+            words[..., : packed.shape[-1]] = packed
+            terms = torch.from_numpy(words.view(np.int64)).index_select(1, self._links)
+            self._bytes = terms.view(torch.uint8).permute(2, 0, 1).contiguous()
+            self._spell, self._byte = spell, -1
+        if byte != self._byte:
+            self._byte, self._up = byte, (self._bytes[byte] >> EIGHT).bitwise_and_(1)
+            trials = weather.trials
+            if trials not in self._receivers:
+                self._receivers[trials] = self._own + self._steps(trials)
+            self._places = torch.addcmul(self._receivers[trials], self._reach, self._up.to(torch.int32))
+        return moment
+
+    def _steps(self, trials: int) -> Tensor:
+        """Where the table of each trial begins."""
+        return torch.arange(0, trials * self._width, self._width, dtype=torch.int32).unsqueeze(-1)
+
+    def _ages_of(self, weather: Weather, number: int, span: int) -> Tensor:
+        """The ages of the rows of all terms in a round, ``[trials, terms]``; those of a block are looked up at once."""
+        block, place = divmod(number, BLOCK)
+        if self._block != block:
+            ages = weather.ages(block).permute(1, 2, 0).to(torch.uint8 if span < BYTE // 2 else torch.int32)
+            ages = torch.nn.functional.pad(ages, (0, 0, 0, 1))  # the last one is that of an agent's own row
+            terms = ages.index_select(1, torch.from_numpy(self._messages % ages.shape[1]))
+            self._block, self._ages = block, terms.permute(2, 0, 1).contiguous()
+        return self._ages[place]
