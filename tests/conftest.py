@@ -20,6 +20,7 @@ LONG = (
     "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised", "architectures",
     "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
     "running_statistics", "message_noise", "robustness", "federation", "studies_of_sites", "site_security",
+    "site_agreement", "site_results",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
     "compression", "stale_messages",
 )  # fmt: skip

@@ -12,11 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, data, networks, problems
+from proxdasa import cli
 from proxdasa.exit_codes import Code
-from proxdasa.runs.setup import Setup
 from proxdasa.sites import keys
-from proxdasa.sites.study import Study, own_problem, read_study
+from proxdasa.sites.study import read_study
 from tests.federation import HOST, free_ports, make_keys
 
 STUDY = """
@@ -65,6 +64,42 @@ def test_the_same_file_can_be_simulated(study, tmp_path):
     assert proxdasa.load(tmp_path / "out").iterations == 40
 
 
+def test_conditions_in_a_study_are_for_its_simulation(study, tmp_path):
+    before = read_study(study)
+    text = study.read_text().replace(
+        "iterations = 40", 'iterations = 40\nconditions = [{ name = "LinkLoss", probability = 0.5 }]'
+    )
+    study.write_text(text)
+    assert read_study(study).setup.conditions == ()
+    assert read_study(study).setup.config() == before.setup.config()
+    result = call("run", study, "--output", tmp_path / "out", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert proxdasa.load(tmp_path / "out").config["conditions"][0]["name"] == "LinkLoss"
+
+
+def test_a_site_must_say_which_it_is(study, tmp_path):
+    result = call("site", "run", study, "--output", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "which site is this? --as NAME" in " ".join(result.stderr.replace("│", " ").split())
+    result = call("site", "run", study, "--output", tmp_path / "out", "--rehearse", "--as", "lmu")
+    assert result.exit_code == 2
+    assert "--rehearse starts all sites" in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_rehearsal_from_the_command_line(study, tmp_path):
+    study.write_text(study.read_text().replace("[sites]", '[sites]\nshare = ["loss"]'))
+    result = call("site", "run", study, "--rehearse", "--output", tmp_path / "out")
+    logs = {name: (tmp_path / "out" / f"{name}.log").read_text() for name in ("charite", "lmu", "rwth")}
+    assert result.exit_code == 0, (result.output, logs)
+    for name in logs:
+        assert f"{name}: finished" in result.stdout
+        assert "<!doctype html>" in (tmp_path / "out" / name / "report.html").read_text().lower()
+        shown = call("site", "status", tmp_path / "out" / name).stdout
+        assert f"{name}: finished, iteration 40 of 40" in shown
+        assert "mean loss" in shown
+        assert "means over sites: 3" in shown
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -76,16 +111,6 @@ def test_the_same_file_can_be_simulated(study, tmp_path):
         ('rwth = ""', "", r"sites\.addresses has 2 sites, but the network has 3 agents"),
         ("iterations = 40", "iterations = 40\ntrials = 2", "trials must be 1 for sites; got 2"),
         ("iterations = 40", 'iterations = 40\nmixing = "Chebyshev"', "cannot go on without a neighbour; choose Gossip"),
-        (
-            "iterations = 40",
-            'iterations = 40\nconditions = [{ name = "LinkLoss", probability = 0.1 }]',
-            "real conditions",
-        ),
-        (
-            "iterations = 40",
-            'iterations = 40\nstop = { name = "Stationary", tolerance = 1e-3 }',
-            "stop is not supported",
-        ),
     ],
 )
 def test_studies_that_are_refused(study, old, new, words):
@@ -120,15 +145,6 @@ def test_data_of_a_site_take_the_place_of_the_files_of_all(tmp_path):
     )
     with pytest.raises(ValueError, match="--data needs a problem whose data are"):
         read_study(path, tmp_path / "mine.csv")
-
-
-def test_running_statistics_are_refused():
-    """They would be lost with a restart, and would not be part of the results."""
-    model = lambda: torch.nn.Sequential(torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))  # noqa: E731
-    problem = problems.Supervised(model, data.digits(), agents=2, batch_size=4, buffers="local")
-    setup = Setup(proxdasa.ProxDASA(0.1), problem, networks.ring(2))
-    with pytest.raises(ValueError, match="running statistics, such as BatchNorm's, are not supported at sites yet"):
-        own_problem(Study(setup, ("a", "b"), {"a": "", "b": ""}, "digest"), "a")
 
 
 def test_check_names_every_problem_and_its_cure(study, tmp_path, monkeypatch):

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from proxdasa.cli.display import err, input_errors, output_option, say
+from proxdasa import reports
+from proxdasa.cli.display import err, input_errors, output_option, say, show_warning
 from proxdasa.cli.doctor import ROOM, Finding, show_findings
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import Code
@@ -37,17 +38,42 @@ Listen = Annotated[
 @app.command()
 def run(
     study: StudyFile,
-    name: Name,
-    output: Annotated[Path, output_option("Folder for this site's checkpoints, records and model.")],
-    data: Data = None,
+    output: Annotated[Path, output_option("Folder for this site's checkpoints, records, model and page.")],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="The name of this site in the study; needed.")
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file with this site's examples; it does not leave the site. With --rehearse a pattern such as "
+            "[b]rows-{site}.csv[/]."
+        ),
+    ] = None,
     keys: Keys = Path(),
     listen: Listen = None,
     checkpoint_every: Annotated[float, typer.Option(min=0.0, help="Seconds between two checkpoints.")] = 60.0,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Start all sites as processes on this machine, with throw-away keys and ports of this machine; each "
+            "has a folder and a log in the output. [b]--as[/], [b]--keys[/] and [b]--listen[/] are left out.",
+        ),
+    ] = False,
 ) -> None:
     """Run this site's part of the study; after an interruption the same command goes on.
 
     Sites start in any order. A site that does not answer in time is left out until it is there again.
     """
+    if rehearse:
+        if name or listen or keys != Path():
+            raise typer.BadParameter(
+                "--rehearse starts all sites with their own keys; leave --as, --keys, --listen out"
+            )
+        _rehearse(study, output, data, checkpoint_every)
+        return
+    if name is None:
+        raise typer.BadParameter("which site is this? --as NAME, or --rehearse for all of them on this machine")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     with input_errors():
         from proxdasa.sites.site import Site  # noqa: PLC0415 - grpc is an extra
@@ -60,10 +86,11 @@ def run(
         except ArithmeticError as error:
             say(f"error: {error}", err)
             raise typer.Exit(Code.DIVERGED) from None
-    if result.stopped:
+    if result.stopped == "interrupted":
         say(f"stopped after iteration {result.iterations}; the same command goes on from there", err)
         raise typer.Exit(Code.INTERRUPTED)
-    say(f"{output}: the model, records and checkpoints of {name} after {result.iterations} iterations")
+    _write_page(output, name)
+    say(f"{output}: the model, records, checkpoints and page of {name} after {result.iterations} iterations")
 
 
 @app.command()
@@ -77,7 +104,7 @@ def check(study: StudyFile, name: Name, data: Data = None, keys: Keys = Path(), 
 def status(folder: Annotated[Path, typer.Argument(help="The --output of a site.")]) -> None:
     """Show how far a site is: iteration, neighbours, bytes, its own loss, and how stationary it looks from there."""
     with input_errors():
-        from proxdasa.sites.site import STATUS  # noqa: PLC0415
+        from proxdasa.sites.site_status import STATUS  # noqa: PLC0415
 
         found: dict[str, Any] = json.loads((folder / STATUS).read_bytes())
     age = time.time() - found["at"]
@@ -85,25 +112,18 @@ def status(folder: Annotated[Path, typer.Argument(help="The --output of a site."
     for neighbour, state in found["neighbours"].items():
         say(f"  {neighbour}: {state}")
     say(f"  {found['bytes'] / 1e6:,.1f} MB sent, {found['refused']} refusals, trackers set anew {found['epoch']} times")
-    measures = {"loss": "own loss", "certificate": "‖G(x_i, z_i, γ)‖²"}
-    shown = [f"{title} {found[key]:.4g}" for key, title in measures.items() if key in found]
+    titles = {"loss": "own loss", "certificate": "‖G(x_i, z_i, γ)‖²", "mean_over": "means over sites:"}
+    shown = [f"{titles.get(name, name.replace('_', ' '))} {value:.4g}" for name, value in found["measured"].items()]
     say(f"  {', '.join(shown)}")
 
 
-@app.command()
-def rehearse(
-    study: StudyFile,
-    output: Annotated[Path, output_option("Folder for a folder of each site.")],
-    data: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Files of examples, {site} in place of the name of a site.")
-    ] = None,
-) -> None:
-    """Start all sites of a study as processes on this machine, with throw-away keys and ports of this machine."""
+def _rehearse(study: Path, output: Path, data: Path | None, checkpoint_every: float) -> None:
+    """Start all sites of a study, and wait for them."""
     with input_errors():
         from proxdasa.sites.rehearsal import Rehearsal  # noqa: PLC0415
 
         rehearsal = Rehearsal.of(study, output)
-        commands = rehearsal.commands(data)
+        commands = rehearsal.commands(None if data is None else str(data), checkpoint_every)
     say(f"{len(commands)} sites, each with its log and results in {output}")
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
@@ -120,6 +140,15 @@ def rehearse(
         say(f"{name}: {'finished' if code == 0 else f'ended with code {code}; see {output / name}.log'}")
     if any(codes.values()):
         raise typer.Exit(Code.LOST)
+
+
+def _write_page(folder: Path, name: str) -> None:
+    """Write the report page of a site; the results are there without it."""
+    try:
+        runs, faults = reports.salvage([folder])
+        reports.write_page(folder / "report.html", name, runs, reports.summarise(runs), faults)
+    except (OSError, ValueError) as error:
+        show_warning(f"there is no report page: {error}")
 
 
 def _prepare(study: Path, name: str, data: Path | None, keys: Path, listen: str | None) -> tuple[Any, Any, str | None]:

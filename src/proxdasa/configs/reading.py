@@ -36,7 +36,7 @@ from proxdasa.runs.setup import Setup
 
 WEIGHT = 50
 """Bytes of memory for each byte of a file while it is read: in a list of digits each byte becomes a Python object."""
-WRITTEN_BY_SAVE = ("facts", "ending")
+WRITTEN_BY_SAVE = ("facts", "ending", "site")
 """Keys of a saved config.json that describe the run rather than set it."""
 
 

@@ -56,7 +56,7 @@ class Substitutes:
         slots = torch.minimum(slots, slots - span) if slots.dtype == torch.uint8 else slots % span
         places = torch.add(self._places[moment], slots.to(torch.int32), alpha=self._width)
         if weather.trials > 1:
-            places += self._steps(weather.trials) * (span - 1)
+            places += self._steps(weather.trials, span) * (span - 1)
         return places
 
     def _look(self, weather: Weather, number: int) -> int:
@@ -79,8 +79,13 @@ class Substitutes:
             self._places = torch.addcmul(self._receivers[trials], self._reach, self._up.to(torch.int32))
         return moment
 
-    def _steps(self, trials: int) -> Tensor:
+    def _steps(self, trials: int, span: int = 1) -> Tensor:
         """Where the table of each trial begins."""
+        if trials * span * self._width > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"{trials} trials of {self._width} rows and {span} ages are more rows than conditions can number; "
+                "run fewer trials at a time"
+            )
         return torch.arange(0, trials * self._width, self._width, dtype=torch.int32).unsqueeze(-1)
 
     def _ages_of(self, weather: Weather, number: int, span: int) -> Tensor:

@@ -52,6 +52,10 @@ QUANTITIES = {
     "per_agent": Quantity("agents' stationarity at own γ", "mean_i ‖G(x_i, ∇F(x_i), γ)‖² + L²‖x_i − x̄‖²"),
     "merit": Quantity("merit function at own γ", "W(x̄, z̄)"),
     "milliseconds": Quantity("ms per iteration"),
+    "mean_loss": Quantity("mean of the sites' losses", "mean_i F_i(x_i)"),
+    "mean_over": Quantity("sites in the means", log=False),
+    "missed": Quantity("rounds of links missed", log=False),
+    "epoch": Quantity("times trackers were set anew", log=False),
 }
 
 AXES = ("k", "samples", "gradients", "epochs", "passes", "rounds", "vectors", "bytes", "seconds")

@@ -83,6 +83,18 @@ def _is_gamma(value: Any) -> bool:
     return all(map(_finite, value)) if isinstance(value, list) else _finite(value)
 
 
+def _is_links(value: Any) -> bool:
+    """Whether a value is a table of the links of a site, by neighbour."""
+    is_count = _whole(0)[0]
+    return isinstance(value, Mapping) and all(
+        isinstance(link, Mapping)
+        and all(is_count(link.get(key)) for key in ("rounds", "missed", "sent"))
+        and isinstance(link.get("down"), list)
+        and all(isinstance(span, list) and len(span) in (1, 2) and all(map(is_count, span)) for span in link["down"])
+        for link in value.values()
+    )
+
+
 NEEDED: dict[str, dict[str, Test]] = {
     "facts": {"title": (lambda value: isinstance(value, str), "a text"), "agents": _whole(1)},
     "ending": {
@@ -102,6 +114,7 @@ OPTIONAL: dict[str, dict[str, Test]] = {
         "rho": (_finite, "a number"),
         "rounds": _whole(0),
         "gamma": (_is_gamma, "a number, or one for each trial"),
+        "links": (_is_links, "a table with the rounds, bytes and outages of each link of a site"),
     },
     "ending": {},
     "": {"observe_every": _whole(1)},

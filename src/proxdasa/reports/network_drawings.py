@@ -78,6 +78,8 @@ def disagreement(run: Run) -> list[float]:
 
     Its mean over agents is the consensus error. Raises ValueError or OSError, with the reason, if it is not known.
     """
+    if "site" in run.config:
+        raise ValueError("a site has its own x only")
     if run.folder is None:
         raise ValueError("the final state was not saved")
     if run.agents > MOST_AGENTS:

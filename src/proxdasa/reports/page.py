@@ -26,7 +26,7 @@ from proxdasa.reports.loading import flatten
 from proxdasa.reports.looks import run_looks, svg_dash
 from proxdasa.reports.network_drawings import disagreement, drawing
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
-from proxdasa.reports.run_endings import differences, divergences, times
+from proxdasa.reports.run_endings import differences, divergences, links, times
 from proxdasa.reports.table_files import text, write_text
 from proxdasa.reports.tables import Table
 
@@ -37,8 +37,8 @@ MOST_POINTS = 500
 """The most points of a curve; no screen shows more."""
 MOST_NUMBERS = 150_000
 """The most numbers of all curves together, so that a page is small enough to send: each takes about nine characters."""
-SHOWN_ELSEWHERE = ("facts.title", "facts.edges")
-"""Settings that are left out of the list, because the page shows them elsewhere."""
+SHOWN_ELSEWHERE = ("facts.title", "facts.edges", "facts.links.")
+"""Beginnings of settings that are left out of the list, because the page shows them elsewhere."""
 DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
 """Placeholders in the template for the data and for the hashes of the style and the script."""
 
@@ -108,6 +108,7 @@ def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[s
                 "differences": differences(run),
                 "diverged": bool(divergences(run)),
                 "times": times(run),
+                "links": links(run),
                 "network": list(networks).index(_network(run)),
                 **_errors(run),
             }
@@ -172,7 +173,7 @@ def _errors(run: Run) -> Plain:
 
 def _settings(run: Run) -> dict[str, str]:
     config = {key: value for key, value in run.config.items() if key != "ending"}
-    return {key: _as_text(value) for key, value in flatten(config).items() if key not in SHOWN_ELSEWHERE}
+    return {key: _as_text(value) for key, value in flatten(config).items() if not key.startswith(SHOWN_ELSEWHERE)}
 
 
 def _as_text(value: Any) -> str:

@@ -32,9 +32,15 @@ def stationarity_of(runs: Sequence[Run]) -> str:
 def quantity_of(measure: str, runs: Sequence[Run]) -> Quantity:
     """How reports name a measure of some runs, with their γ if it matters and is known to be the same."""
     own, gammas = quantity(measure), {own_gamma(run) for run in runs}
+    if all("site" in run.config for run in runs):  # a site measures its own loss at its own point
+        own = own._replace(name=_own(own.name), formula=_own(own.formula))
     if measure not in OWN_GAMMA or len(gammas) > 1 or None in gammas:
         return own
     return own._replace(name=own.name.replace("own γ", f"own γ = {gammas.pop():g}"))
+
+
+def _own(text: str) -> str:
+    return text.replace("x̄", "x_i").replace("z̄", "z_i").replace("F(", "F_i(")
 
 
 def hindrance(measure: str, runs: Sequence[Run]) -> str:
@@ -42,7 +48,7 @@ def hindrance(measure: str, runs: Sequence[Run]) -> str:
     lacking = [name for name, run in zip(names(runs), runs, strict=True) if not run.has(measure)]
     if lacking:
         return f"not recorded by {lacking[0]}" + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
-    for what, of in {"problem": _problem, **_BESIDES.get(measure, {})}.items():
+    for what, of in {"site": _site, "problem": _problem, **_BESIDES.get(measure, {})}.items():
         if len({repr(of(run)) for run in runs}) > 1:
             return f"the runs differ in their {what}"
     return ""
@@ -58,6 +64,10 @@ def _problem(run: Run) -> Any:
     """The problem without the number of agents that share it."""
     problem = run.config.get("problem")
     return {**problem, "agents": None} if isinstance(problem, Mapping) else problem
+
+
+def _site(run: Run) -> Any:
+    return run.config.get("site")
 
 
 def _penalty(run: Run) -> Any:

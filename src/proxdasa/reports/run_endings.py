@@ -40,3 +40,18 @@ def times(run: Run) -> dict[str, float]:
     """The seconds of computation, communication and waiting, where agents lived in several processes."""
     spent = {kind: value(run.rows[-1], kind) for kind in SPENT}
     return spent if all(map(math.isfinite, spent.values())) else {}
+
+
+def links(run: Run) -> list[list[str]]:
+    """How the links of a site were: neighbour, rounds, those missed, when the link was down, and what was sent."""
+    return [
+        [
+            neighbour, f"{link['rounds']:,}", f"{link['missed']:,}", f"{link['sent'] / 1e6:,.1f}",
+            ", ".join(_span(*span) for span in link["down"]) or "never",
+        ]
+        for neighbour, link in run.config["facts"].get("links", {}).items()
+    ]  # fmt: skip
+
+
+def _span(first: int, last: int | None = None) -> str:
+    return f"from {first:,} on" if last is None else f"{first:,} to {last:,}"

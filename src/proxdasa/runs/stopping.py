@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count, check_positive
-from proxdasa.contracts import Algorithm, Engine
+from proxdasa.contracts import Algorithm
+from proxdasa.schedules import Number
 
 FORGOTTEN = 0.01
 """z counts as having forgotten z⁰ once z⁰ has at most this weight in it."""
@@ -61,6 +62,16 @@ class Stationary:
             )
 
 
+class Satisfied(Protocol):
+    """What the rule needs of an engine."""
+
+    def prox(self, x: Tensor, gamma: Number) -> Tensor:
+        """The proximal step of γΨ, row by row."""
+
+    def total(self, x: Tensor) -> Tensor:
+        """The sum over all who decide together."""
+
+
 class Watch:
     """The rule at work in one run: how often in a row each trial has passed, and when it was done."""
 
@@ -71,13 +82,23 @@ class Watch:
         self.done: dict[int, int] = {}
         self._made, self._start = 0, torch.ones(trials, dtype=torch.float64)
 
-    def satisfied(self, engine: Engine, k: int, state: Any, lost: Collection[int]) -> bool:
+    def satisfied(self, engine: Satisfied, k: int, state: Any, lost: Collection[int]) -> bool:
         """Apply the rule after k iterations; returns whether all trials are done."""
-        passed = self._all_satisfied(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
-        self.streaks = torch.where(passed, self.streaks + 1, 0)
-        for trial in (self.streaks >= self.rule.patience).nonzero().flatten().tolist():
+        for trial in self.note(engine, k, state).nonzero().flatten().tolist():
             self.done.setdefault(trial, k)
         return self.finished(lost)
+
+    def note(self, engine: Satisfied, k: int, state: Any) -> Tensor:
+        """Look at the state after k iterations; which trials have passed often enough in a row by now."""
+        passed = self._all_satisfied(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
+        self.streaks = torch.where(passed, self.streaks + 1, 0)
+        return self.streaks >= self.rule.patience
+
+    def skip(self, made: int, k: int) -> None:
+        """Go on with iteration k after ``made`` of them: z forgets nothing in those between, and streaks begin anew."""
+        self._weight_of_start(made)
+        self._made = max(self._made, k)
+        self.streaks.zero_()
 
     def finished(self, lost: Collection[int]) -> bool:
         """Whether all trials are done, apart from those that have diverged (``lost``)."""
@@ -93,7 +114,7 @@ class Watch:
         self.streaks = torch.tensor(streaks).to(torch.int64)
         self.done = {trial: int(k) for trial, k in enumerate(done) if k >= 0}
 
-    def _all_satisfied(self, engine: Engine, state: Any) -> Tensor:
+    def _all_satisfied(self, engine: Satisfied, state: Any) -> Tensor:
         """Whether all agents of each trial are satisfied."""
         γ = self._algorithm.mapping_gamma
         mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ

@@ -12,6 +12,9 @@ among the sites of an epoch the mean of the trackers equals that of the gradient
 
 **Iterations.** Parts of the network that were separated may be at different iterations. The one behind jumps: the jump
 is announced as many iterations ahead as there are sites, so that all in the part jump together.
+
+**Stopping early** is a jump to the end: sites that agree to stop after an iteration go on with the last rounds, which
+are numbered from K on, and say so in their letters; one that did not notice, or was away, follows when it hears of it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from proxdasa.sites.letters import NEVER, Kind, Letter
 from proxdasa.sites.post import BOX, Post
@@ -32,6 +36,8 @@ FAREWELL = 3.0
 """After this many times its patience a site no longer expects a neighbour back, and has trackers set anew."""
 LEAP = 1_000
 """Nobody is this many epochs ahead."""
+OUTAGES = 100
+"""How many times that a link was down are remembered, for the report."""
 MARGIN = 2
 """How many iterations ahead a first proposal is; it doubles each time that the answer comes too late."""
 
@@ -68,19 +74,32 @@ class Link:
     """Rows that have come, by iteration and round."""
     alive: float = 0.0
     """When the neighbour last said that it waits for others, on the monotonic clock."""
+    made: int = 0
+    """Rounds with this neighbour, of the whole study."""
+    missed: int = 0
+    """Rounds without it."""
+    outages: list[list[int]] = field(default_factory=list)
+    """The iterations between which the link did not count, the last ones; the second is missing while it does not."""
+
+    def note_outage(self, k: int) -> None:
+        """Note that the link does not count from iteration k on."""
+        if not self.outages or len(self.outages[-1]) == 2:
+            self.outages = [*self.outages[1 - OUTAGES :], [max(k, 0)]]
 
 
 class Links:
-    """The links of one site, as part of a network of ``n``."""
+    """The links of one site, as part of a network of ``n``, in a study of ``end`` iterations."""
 
-    def __init__(self, post: Post, weights: Mapping[str, float], n: int, patience: float) -> None:
-        self.post, self.n, self.epoch, self._patience = post, n, 0, patience
+    def __init__(self, post: Post, weights: Mapping[str, float], n: int, patience: float, end: int) -> None:
+        self.post, self.n, self.epoch, self._patience, self.end = post, n, 0, patience, end
         self.all = {name: Link(name, weight) for name, weight in weights.items()}
         self.k, self.round = NEVER, 0
         self.higher = 0
         """The highest epoch that we have heard of, or found necessary."""
         self.jump: tuple[int, int] | None = None
         """At which iteration to go on with which."""
+        self.stop = NEVER
+        """The number of iterations after which sites have agreed to stop, if they have and we know."""
         self._beaten = 0.0
         self._began, self._pace = 0.0, 0.0
         """When the last iteration began, and how long iterations take while there are neighbours, in seconds."""
@@ -143,6 +162,7 @@ class Links:
             self.post.refuse(f"{link.name} is in epoch {letter.epoch}, and we in {self.epoch}")
             return
         self.higher = max(self.higher, letter.epoch)
+        self._hear_of_stop(letter)
         match letter.kind:
             case Kind.ROWS:
                 self._keep(link, letter)
@@ -160,14 +180,23 @@ class Links:
                     if self.k < letter.k:
                         self._take_up(link, letter.k)
             case Kind.DONE:
-                link.last_x, link.since = letter.payload, None
+                link.last_x = letter.payload  # its last row may still wait to be read
+
+    def _hear_of_stop(self, letter: Letter) -> None:
+        """Go to the end if the sender is there because sites have agreed to stop."""
+        at, to = letter.jump_at, letter.jump_to
+        if self.stop == NEVER and self.k < self.end == to and NEVER < at < self.end <= letter.k:
+            log.info("sites have agreed to stop after iteration %d", at)
+            self.stop, self.jump = at, (self.k, self.end)
 
     def _keep(self, link: Link, letter: Letter) -> None:
         """Keep a row until its round comes."""
         link.k = letter.k
         if link.since is None:  # the neighbour need not wait for our row
             self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=letter.since))
-        if 0 <= letter.k - self.k <= 2 * NEAR and len(link.rows) < BOX:
+        # A neighbour may have jumped, or gone to the end, just before we do.
+        expected = self.k, self.end, self.jump[1] if self.jump else self.k
+        if any(0 <= letter.k - k <= 2 * NEAR for k in expected) and len(link.rows) < BOX:
             link.rows[letter.k, letter.round] = letter
         if letter.jump_to != NEVER and letter.jump_to > (self.jump[1] if self.jump else self.k):
             self.jump = letter.jump_at, letter.jump_to
@@ -181,6 +210,7 @@ class Links:
             link.last, link.counted = before, 0
         link.dropped, link.proposed = time.monotonic(), NEVER
         link.rows.clear()
+        link.note_outage(self.k)
         log.warning("iteration %d: going on without %s: %s", self.k, link.name, why)
         if tell:
             self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=before[0], counted=before[1]))
@@ -225,6 +255,9 @@ class Links:
 
     def _take_up(self, link: Link, k: int) -> None:
         link.since, link.counted, link.margin, link.dropped, link.proposed = k, 0, MARGIN, 0.0, NEVER
+        if link.outages and len(link.outages[-1]) == 1:
+            link.outages[-1].append(k)
+        link.k = min(link.k, k)  # it was further before it was started again
         log.info("%s takes part again from iteration %d on", link.name, k)
 
     def _farewell(self, link: Link) -> None:
@@ -245,8 +278,26 @@ class Links:
                 self._say_where(link)
 
     def _say_where(self, link: Link) -> None:
-        self.post.send(link.name, Letter(Kind.WHERE, self.epoch, self.k, self.round))
+        self.post.send(link.name, Letter(Kind.WHERE, self.epoch, self.k, self.round, NEVER, 0, *self.agreed_stop()))
+
+    def history(self) -> dict[str, dict[str, Any]]:
+        """How each link was so far, for checkpoints and the report."""
+        return {
+            name: {"rounds": link.made, "missed": link.missed, "sent": self.post.sent[name], "down": link.outages}
+            for name, link in self.all.items()
+        }
+
+    def restore(self, history: Mapping[str, Mapping[str, Any]]) -> None:
+        """Go on from such a history."""
+        for name, link in self.all.items():
+            before = history[name]
+            link.made, link.missed, self.post.sent[name] = before["rounds"], before["missed"], before["sent"]
+            link.outages = before["down"]
 
     def planned_jump(self) -> tuple[int, int]:
         """The jump that goes with our rows."""
-        return self.jump or (NEVER, NEVER)
+        return self.agreed_stop() if self.stop != NEVER else self.jump or (NEVER, NEVER)
+
+    def agreed_stop(self) -> tuple[int, int]:
+        """The jump to the end that sites have agreed to, if we know of one; goes with all letters."""
+        return (self.stop, self.end) if self.stop != NEVER else (NEVER, NEVER)

@@ -102,6 +102,8 @@ class Post:
         self.news = threading.Condition()
         """Notified when a letter arrives and when a stream opens or closes; guards the boxes."""
         self.spent = {"bytes": 0, "refused": 0}
+        self.sent = dict.fromkeys(neighbours, 0)
+        """The bytes sent to each neighbour."""
         self._streams: dict[str, _Stream] = {}
         self._largest, self._closed = SIZE + max(largest, GREETING), threading.Event()
         self._files = tuple(file.read_bytes() for file in (credentials.key, credentials.certificate))
@@ -134,6 +136,7 @@ class Post:
             return False
         stream.sent += 1
         self.spent["bytes"] += len(data)
+        self.sent[name] += len(data)
         return True
 
     def connected(self, name: str) -> bool:

@@ -47,12 +47,13 @@ class Rehearsal:
             disk.replace(copy, _readdress(file.read_text(), study).encode())
         return cls(read_study(copy), copy, folder)
 
-    def commands(self, data: str | None = None) -> dict[str, list[str]]:
+    def commands(self, data: str | None = None, checkpoint_every: float = 60.0) -> dict[str, list[str]]:
         """The command of each site."""
         found = {}
         for name in self.study.names:
             command = [sys.executable, "-m", "proxdasa", "site", "run", str(self.file), "--as", name]
             command += ["--keys", str(self.folder), "--output", str(self.folder / name)]
+            command += ["--checkpoint-every", f"{checkpoint_every:g}"]
             command += ["--data", data.replace(SITE, name)] if data else []
             found[name] = command
         return found

@@ -26,8 +26,11 @@ class Rounds:
     def __init__(self, links: Links, patience: float, wait: float) -> None:
         """``patience`` and ``wait`` are seconds: for a row, and for neighbours at the start."""
         self.links, self._patience, self._wait = links, patience, wait
-        self.missed = 0
+
+    @property
+    def missed(self) -> int:
         """Rounds of single links that were not counted."""
+        return sum(link.missed for link in self.links.all.values())
 
     def assemble(self, everybody: bool) -> None:
         """Wait for all neighbours, or for one of them, but not for ever: links to those who do not come are dropped.
@@ -78,7 +81,9 @@ class Rounds:
             if values is not None:
                 rows[link.name] = values
                 link.counted += 1
-        self.missed += len(self.links.all) - len(rows)
+        for name, link in self.links.all.items():
+            link.made += name in rows
+            link.missed += name not in rows
         return rows
 
     def finish(self, x: Tensor) -> None:
@@ -86,21 +91,24 @@ class Rounds:
 
         Our last x goes with it, for neighbours that were too far behind to take part in the last rounds.
         """
-        until = time.monotonic() + self._patience
-        for link in self.links.all.values():
-            self.links.post.send(
-                link.name, Letter(Kind.DONE, self.links.epoch, self.links.k, payload=x.numpy().tobytes())
-            )
-        with self.links.post.news:
+        until, post = time.monotonic() + self._patience, self.links.post
+        stop = self.links.agreed_stop()
+        done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=x.numpy().tobytes())
+        told: set[str] = set()
+        with post.news:
             while (left := until - time.monotonic()) > 0:
+                here = [name for name in self.links.all if post.connected(name)]
+                told = {name for name in here if name in told or post.send(name, done)}
                 self.links.read()
                 if not any(map(self._expected, self.links.all.values())):
                     break
-                self.links.post.news.wait(min(left, BEAT))
+                post.news.wait(min(left, BEAT))
 
     def ended(self, like: Tensor) -> Tensor | None:
         """The mean of the neighbours' last x, if there is nobody left to go on with and some have finished."""
-        if any(link.since is not None or self._expected(link) for link in self.links.all.values()):
+        if any(
+            (link.since is not None and not link.last_x) or self._expected(link) for link in self.links.all.values()
+        ):
             return None
         size = like.numel() * like.element_size()
         rows = [
@@ -127,8 +135,14 @@ class Rounds:
                         found[link] = letter
                         missing.discard(link)
                         link.usual += 0.1 * (now - began - link.usual)
+                    elif link.last_x:  # it has finished, and sends no more
+                        missing.discard(link)
+                        link.since = None
                     elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
                         missing.discard(link)
+                    elif link.k > place[0]:  # letters come in order, so it has not sent the row
+                        missing.discard(link)
+                        self.links.drop(link, f"it is in iteration {link.k} already")
                     elif not self._may_wait(link, began, now):
                         missing.discard(link)
                         self.links.drop(link, f"its row of iteration {place[0]} did not come")

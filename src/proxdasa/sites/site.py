@@ -2,71 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxdasa import disk
-from proxdasa.contracts import Problem
+from proxdasa.contracts import running_of
 from proxdasa.engines import Task
-from proxdasa.engines.agents import LocalAgents
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.loop import CHECKPOINTS
 from proxdasa.runs.records import RECORDS, Row, read_config
-from proxdasa.runs.results import Result
+from proxdasa.runs.results import EXTRA, Result
+from proxdasa.runs.stopping import Watch
+from proxdasa.sites.agreement import average, mixing_rounds, unanimous
+from proxdasa.sites.letters import NEVER
 from proxdasa.sites.links import UNKNOWN, Links
 from proxdasa.sites.post import Credentials, Post
-from proxdasa.sites.rounds import Rounds, combine
-from proxdasa.sites.study import Study, own_problem
+from proxdasa.sites.rounds import Rounds
+from proxdasa.sites.site_agent import SiteAgent, measure
+from proxdasa.sites.site_status import Status
+from proxdasa.sites.study import FORM, Study, form, own_problem
 
-FORM = "columns or types of the data"
-"""What sites must have in common besides the study; they compare a digest of it."""
-STATUS = "status.json"
-"""The file in a site's folder that says how far it is."""
-PACE = 1.0
-"""Seconds between two versions of it."""
+MEAN, OVER = "mean_{}", "mean_over"
+"""The names of means over sites in the records, and of the number of sites that they are over."""
 
 log = logging.getLogger("proxdasa.sites")
-
-
-@final
-class SiteAgent(LocalAgents):
-    """The verbs of the one agent that a site is."""
-
-    def __init__(self, task: Task, here: int, rounds: Rounds, numbers: dict[str, int]) -> None:
-        super().__init__(task, range(here, here + 1), exact=True)
-        self._exchange, self._here, self._numbers = rounds.exchange, here, numbers
-        row = task.network.W[[here]].tocoo()
-        self._weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True)}
-        self._weights.setdefault(here, 0.0)
-
-    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows mixed with those of the neighbours that are there."""
-        self._count_messages(self._rounds, *tensors)
-        mixed = self._task.mixing(self._round, torch.cat(tensors, dim=-1), self._task.network.rho)
-        return torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1)
-
-    def gather(self, x: Tensor) -> Tensor:
-        """The rows of this site: it knows no others."""
-        return x
-
-    def neighbour_sum(self, x: Tensor) -> Tensor:  # noqa: ARG002
-        """Refuse, as `study` does for methods that say so: a sum lacks something when a neighbour is away."""
-        raise ValueError("methods that sum over neighbours cannot go on without one; choose one that mixes")
-
-    def _round(self, x: Tensor) -> Tensor:
-        rows = {self._numbers[name]: row for name, row in self._exchange(x.contiguous()).items()}
-        return combine(x, rows, self._weights, self._here)
 
 
 @dataclass(eq=False)
@@ -90,20 +56,25 @@ class Site:
         self._refuse_finished()
         here, own = study.number(self.name), own_problem(study, self.name)
         self._algorithm, self._K = setup.bound(), setup.iterations
-        widest = max(3, len(self._algorithm.State._fields)) * own.dim * own.dtype.itemsize
+        r = running_of(own)
+        width = own.dim + (r.first_buffers(1).shape[-1] if r else 0)
+        widest = max(3, len(self._algorithm.State._fields)) * width * own.dtype.itemsize
         weights = study.weights(self.name)
         neighbours = {name: study.addresses[name] for name in weights}
-        shared = {**study.shared, FORM: _form(own)}
+        shared = {**study.shared, FORM: form(own)}
+        widest = max(widest, 8 * (len(study.share) + len(study.names)))
         self.post = Post(self.name, neighbours, self.listen, self.credentials, shared, widest)
-        self.links = Links(self.post, weights, len(study.names), study.patience)
+        self.links = Links(self.post, weights, len(study.names), study.patience, self._K)
         self.rounds = Rounds(self.links, study.patience, study.wait)
         task = Task(own, setup.network, setup.regularizer, setup.mixing, 1, setup.seed)
         self.agent = SiteAgent(task, here, self.rounds, {name: study.number(name) for name in weights})
         self._start = setup.start(range(here, here + 1))
         self._config = {**setup.config(), "site": self.name}
         self._checkpoints = Checkpoints(self.folder / CHECKPOINTS, fingerprint({**setup.config(), "site": self.name}))
-        self._saved = self._told = time.monotonic()
-        self._seen = -1
+        self._status = Status(self.folder, self.links, self._K)
+        self._watch = Watch(setup.stop, self._algorithm, 1) if setup.stop else None
+        self._last_rounds = mixing_rounds(setup.network.rho, study.agreement)
+        self._saved, self._seen = time.monotonic(), -1
 
     def halt(self) -> None:
         """Stop before the next iteration, with a checkpoint."""
@@ -115,21 +86,23 @@ class Site:
             try:
                 k, state = self._begin()
                 k, state = self._iterate(k, state)
-                stopped = "interrupted" if self._halt else None
-                if stopped:
+                halted, stop = self._halt and self.links.stop == NEVER, self.links.stop
+                if halted:
                     self._save(k, state)
                 else:
-                    state = self._agree(state) if k == self._K else state
-                    self.rounds.finish(state.x)
+                    state = self._end(k, state)
+                    self.rounds.finish(self.agent.pack(state.x))
             finally:
                 self.post.close()
+        self._config["facts"]["links"] = self.links.history()
         result = Result(
-            config=self._config, records=self.rows, state=state._asdict(), iterations=k, stopped=stopped,
-            proximal_point=self._proximal_point(state),
+            config=self._config, records=self.rows, state=self._everything(state), iterations=k,
+            stopped="interrupted" if halted else None if stop == NEVER else "stationary",
+            stationary={} if stop == NEVER else {0: stop}, proximal_point=self._proximal_point(state),
         )  # fmt: skip
         result.save(self.folder, overwrite=True)
-        alone = not stopped and not any(link.last_x or link.since is not None for link in self.links.all.values())
-        self._tell(k, "stopped" if stopped else "finished alone" if alone else "finished", always=True)
+        alone = not halted and not any(link.last_x or link.since is not None for link in self.links.all.values())
+        self._tell(k, "stopped" if halted else "finished alone" if alone else "finished", always=True)
         if alone:
             log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
         return result
@@ -139,7 +112,7 @@ class Site:
         if not (self.folder / RECORDS).exists():
             return
         ending = read_config(self.folder).get("ending", {})
-        if ending.get("stopped") is None:
+        if ending.get("stopped") != "interrupted":
             raise FileExistsError(
                 f"{self.folder} holds the results of this site, which has finished; to take part again, choose another "
                 "--output"
@@ -156,22 +129,30 @@ class Site:
         self.agent.restore(found.notes["counts"])
         self.post.spent.update(found.notes["spent"])
         self._seen = found.notes["observed"]
+        if self._watch:
+            self._watch.skip(0, found.k)  # nobody knows how much of z is from before the last jump
         # The neighbours may have counted rounds with us that we do not remember.
         self.links.epoch = self.links.higher = found.notes["epoch"]
+        self.links.restore(found.notes["links"])
         for link in self.links.all.values():
             link.since, link.last, link.dropped = None, UNKNOWN, time.monotonic()
+            link.note_outage(found.k)
         log.info("going on from iteration %d", found.k)
         self.rounds.assemble(everybody=False)
+        beside = {name: found.state.pop(name) for name in [*found.state] if name.startswith(EXTRA)}
+        self.agent.extra_rows = {name.removeprefix(EXTRA): rows for name, rows in beside.items()}
         return found.k, self._algorithm.State(**found.state)
 
     def _iterate(self, k: int, state: Any) -> tuple[int, Any]:
+        """Iterate to the end, or to where sites agree to stop; returns how many iterations there were."""
         while k < self._K and not self._halt:
-            k = min(self.links.begin(k), self._K)
-            if k == self._K:
+            made, k = k, min(self.links.begin(k), self._K)
+            if self._watch and k > made:
+                self._watch.skip(made, k)
+            if self.links.stop != NEVER:
+                return made, state
+            if k == self._K or self._is_over(state):
                 break
-            if (x := self.rounds.ended(state.x)) is not None:
-                log.info("the others have finished; their x is taken over at iteration %d", k)
-                return k, state._replace(x=x)
             if self.links.adopt():
                 state = self._reset(state)
             self.agent.enter(k)
@@ -179,25 +160,43 @@ class Site:
             if not all(bool(torch.isfinite(rows).all()) for rows in state):
                 raise ArithmeticError(f"{self.name} met a value that is not finite in iteration {k}; try a smaller γ")
             k += 1
-            if k % (self.study.setup.observe_every or 1) == 0 or k == self._K:
+            if self._agree_to_stop(k, state):
+                self.links.stop = k
+            if k % (self.study.setup.observe_every or 1) == 0 or k in (self._K, self.links.stop):
                 self._observe(k, state)
+            if self.links.stop != NEVER:
+                break
             if time.monotonic() - self._saved > self.checkpoint_every:
                 self._save(k, state)
             self._tell(k, "running")
             self.watch(k, self._K)
         return k, state
 
-    def _agree(self, state: Any) -> Any:
-        """Bring the sites together by rounds of mixing alone, as many as leave a given share of their disagreement."""
-        rho = self.study.setup.network.rho
-        rounds = math.ceil(math.log(self.study.agreement) / math.log(rho)) if rho > 0 else 1
-        self._tell(self._K, "bringing the sites together", always=True)
-        x = state.x
+    def _agree_to_stop(self, k: int, state: Any) -> bool:
+        """Whether all sites are satisfied by the stopping rule, and this site knows."""
+        if not self._watch or k % self._watch.rule.every:
+            return False
+        yes = bool(self._watch.note(self.agent, k, state))
+        return unanimous(self.rounds.exchange, yes, self.agent.agents.start, self.agent.n)
+
+    def _is_over(self, state: Any) -> bool:
+        """Whether there is nobody left to go on with, because the neighbours have finished."""
+        return self.rounds.ended(self.agent.pack(state.x)) is not None
+
+    def _end(self, k: int, state: Any) -> Any:
+        """Bring the sites together by rounds of mixing alone, or take over what the others have ended with."""
+        if (row := self.rounds.ended(self.agent.pack(state.x))) is not None:
+            log.info("the others have finished; their x is taken over at iteration %d", k)
+            return state._replace(x=self.agent.unpack(row))
+        self._tell(k, "bringing the sites together", always=True)
+        x, missed = state.x, self.rounds.missed
         self.agent.leave()  # these rounds belong to no iteration, in which a method might send nothing
-        for r in range(rounds):
+        for r in range(self._last_rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
-            x = self.agent.mix(x)
+            x = self.agent.bring_together(x)
+        if self.rounds.missed > missed:
+            log.warning("a neighbour was missing in the last rounds; the models of sites may differ more than agreed")
         return state._replace(x=x)
 
     def _reset(self, state: Any) -> Any:
@@ -209,56 +208,40 @@ class Site:
         """Measures of this site alone: its own loss and scores at its own x, and how stationary it looks from here."""
         if k <= self._seen:
             return
-        row: Row = {"trial": 0, "k": k, "loss": float(self.agent.evaluate(state.x).loss)}
-        row |= {name: float(value) for name, value in self.agent.scores(state.x[:, 0]).items()}
-        averaging, γ = self._algorithm.facts.averaging, self._algorithm.mapping_gamma
-        if averaging:
-            y = self.agent.prox(state.x - γ * averaging.z(state), γ)
-            row["certificate"] = float(((state.x - y) / γ).square().sum())
+        row: Row = {"trial": 0, "k": k, **measure(self.agent, self._algorithm, self.study.metrics, state)}
+        row |= self._share(row) if self.study.share and k else {}
         row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.post.spent["bytes"]}
         costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # as if nothing failed
         self.rows.append(row | costs)
         self._seen = k
 
+    def _share(self, own: Row) -> Row:
+        """The means over sites of the numbers that the study shares."""
+        numbers, here, n = [own[name] for name in self.study.share], self.agent.agents.start, self.agent.n
+        means = average(self.agent.round, numbers, here, n, self._last_rounds)
+        return dict(zip(map(MEAN.format, self.study.share), means.values, strict=True)) | {OVER: round(means.over, 3)}
+
+    def _everything(self, state: Any) -> dict[str, Tensor]:
+        """The state of the method, and what the agent keeps beside it."""
+        beside = {EXTRA + name: rows for name, rows in self.agent.extra_rows.items()}
+        return {**state._asdict(), **beside}
+
     def _save(self, k: int, state: Any) -> None:
         notes = {"epoch": self.links.epoch, "counts": self.agent.counts(), "observed": self._seen}
-        notes["spent"] = dict(self.post.spent)
+        notes |= {"spent": dict(self.post.spent), "links": self.links.history()}
         try:
-            self._checkpoints.write(Checkpoint(k, state._asdict(), self.rows, notes))
+            self._checkpoints.write(Checkpoint(k, self._everything(state), self.rows, notes))
         except OSError as error:
             log.warning("%s; the site goes on", error)
         self._saved = time.monotonic()
 
     def _tell(self, k: int, doing: str, always: bool = False) -> None:
-        """Write how far the site is, for `proxdasa site status`."""
-        if not always and time.monotonic() - self._told < PACE:
-            return
-        self._told = time.monotonic()
-        neighbours = {
-            name: "counts" if link.since is not None else "there" if self.post.connected(name) else "away"
-            for name, link in self.links.all.items()
-        }
+        """Say how far the site is, for `proxdasa site status`."""
+        named = ("loss", "certificate", *map(MEAN.format, self.study.share), OVER)
         last = self.rows[-1] if self.rows else {}
-        status: dict[str, Any] = {
-            "site": self.name, "doing": doing, "iteration": k, "of": self._K, "neighbours": neighbours,
-            "epoch": self.links.epoch, "at": time.time(), **self.post.spent,
-            **{name: last[name] for name in ("loss", "certificate") if name in last},
-        }  # fmt: skip
-        try:
-            disk.make(self.folder)
-            disk.replace(self.folder / STATUS, json.dumps(status, indent=1).encode())
-        except OSError as error:
-            log.warning("%s; the site goes on", disk.reason(error))
+        self._status.tell(k, doing, {name: last[name] for name in named if name in last}, always)
 
     def _proximal_point(self, state: Any) -> Tensor:
         γ, averaging = self._algorithm.mapping_gamma, self._algorithm.facts.averaging
         point = state.x - γ * averaging.z(state) if averaging else state.x
         return self.agent.prox(point, γ)[:, 0]
-
-
-def _form(problem: Problem) -> str:
-    """A digest of the form of a site's data, which must be the same at all sites, or x would mean different things."""
-    data = getattr(problem, "examples", None)
-    form = [problem.dim, str(problem.dtype)]
-    form += [list(data.columns or ()), str(data.x.dtype), list(data.x.shape[1:]), str(data.y.dtype)] if data else []
-    return hashlib.sha256(json.dumps(form).encode()).hexdigest()

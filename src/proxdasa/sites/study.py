@@ -10,12 +10,14 @@ It is a configuration file as `proxdasa run` takes it, which simulates the study
     rwth = ""                 # has no open port: it calls its neighbours
 
 Sites are the agents of the network, numbered in alphabetical order of their names; a network by names is
-``{ name = "from_links", links = [["charite", "lmu"], ["lmu", "rwth"]] }``.
+``{ name = "from_links", links = [["charite", "lmu"], ["lmu", "rwth"]] }``. ``conditions`` in the file are for the
+simulation; sites meet those that there are.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -26,15 +28,21 @@ from proxdasa.configs import reading
 from proxdasa.configs.objects import ConfigError
 from proxdasa.contracts import Problem, running_of
 from proxdasa.data.per_agent_files import PerAgent
-from proxdasa.metrics import STANDARD
+from proxdasa.metrics import STANDARD, Metric, certificate, density, loss, objective, solution_density
 from proxdasa.problems import Supervised
 from proxdasa.runs.setup import Setup
+from proxdasa.runs.setup_checks import check_buffers
 from proxdasa.sites.keys import check_name
 
 PATIENCE, WAIT, AGREEMENT = 30.0, 600.0, 1e-3
 """Defaults: seconds of patience, seconds to wait for neighbours at the start, and how much of the disagreement between
 sites may be left at the end."""
-ACCEPTED = ("addresses", "agreement", "patience", "wait")
+FORM = "columns or types of the data"
+"""What sites must have in common besides the study; they compare a digest of it."""
+OWN = (loss, objective, density, solution_density, certificate)
+"""What a site can measure by itself: of its own F_i at its own x_i, with its own z_i."""
+ACCEPTED = ("addresses", "agreement", "patience", "share", "wait")
+NUMBERS = ("agreement", "patience", "wait")
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,8 @@ class Study:
     patience: float = PATIENCE
     wait: float = WAIT
     agreement: float = AGREEMENT
+    share: tuple[str, ...] = ()
+    """The numbers whose means sites find out together."""
 
     def number(self, name: str) -> int:
         """The agent that a site is."""
@@ -64,6 +74,11 @@ class Study:
         return {other: weight for other, weight in sorted(found.items()) if other != name}
 
     @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What a site measures."""
+        return tuple(metric for metric in self.setup.metrics if metric in OWN)
+
+    @property
     def shared(self) -> dict[str, str]:
         """What two sites compare before their link counts."""
         return {"study file": self.digest, "version of proxdasa": version("proxdasa")}
@@ -73,9 +88,30 @@ def own_problem(study: Study, name: str) -> Problem:
     """The problem of one site, which reads its data."""
     here = study.number(name)
     own = study.setup.problem.restrict(range(here, here + 1))
-    if running_of(own) is not None:
-        raise ConfigError("running statistics, such as BatchNorm's, are not supported at sites yet; use GroupNorm")
+    setup = study.setup
+    check_buffers(own, setup.algorithm, setup.network, setup.mixing, (), random_iterate=False, compile=False)
+    if unknown := [name for name in study.share if name not in _measurable(study, own)]:
+        raise ConfigError(
+            f"sites.share: {name} does not measure {unknown[0]!r}; accepted: {', '.join(_measurable(study, own))}"
+        )
     return own
+
+
+def form(problem: Problem) -> str:
+    """A digest of the form of a site's data, which must be the same at all sites, or x would mean different things."""
+    data, running = getattr(problem, "examples", None), running_of(problem)
+    found = [problem.dim, str(problem.dtype)]
+    found += [running.first_buffers(1).shape[-1]] if running else []
+    found += [list(data.columns or ()), str(data.x.dtype), list(data.x.shape[1:]), str(data.y.dtype)] if data else []
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def _measurable(study: Study, own: Problem) -> list[str]:
+    """The names of what a site measures."""
+    averages, running = study.setup.algorithm.facts.averaging is not None, running_of(own)
+    x = study.setup.start()[:, 0]
+    scores = running.scores(x, running.first_buffers(1)[:, 0]) if running else own.scores(x)
+    return [metric.name for metric in study.metrics if averages or not metric.needs_z] + [*scores]
 
 
 def read_study(path: Path, data: Path | None = None) -> Study:
@@ -91,16 +127,19 @@ def read_study(path: Path, data: Path | None = None) -> Study:
         if data is not None:
             setup = _with_data(setup, data)
         _check(setup)
+        # What a study says about conditions is for its simulation: sites meet those that there are.
+        setup = replace(setup, conditions=())
         names = tuple(sorted(map(check_name, sites["addresses"])))
         if len(names) != setup.network.n:
             raise ConfigError(f"sites.addresses has {len(names)} sites, but the network has {setup.network.n} agents")
         addresses = {name: _check_address(name, sites["addresses"][name]) for name in names}
-        numbers = {key: check_positive_number(sites[key], f"sites.{key}") for key in ACCEPTED[1:] if key in sites}
+        numbers = {key: check_positive_number(sites[key], f"sites.{key}") for key in NUMBERS if key in sites}
+        share = _check_share(sites.get("share", []))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return Study(setup, names, addresses, hashlib.sha256(text).hexdigest(), **numbers)
+    return Study(setup, names, addresses, hashlib.sha256(text).hexdigest(), **numbers, share=share)
 
 
 def _with_data(setup: Setup, data: Path) -> Setup:
@@ -118,19 +157,26 @@ def _check_address(name: str, address: object) -> str:
     return str(address)
 
 
+def _check_share(share: object) -> tuple[str, ...]:
+    if not isinstance(share, list) or not all(isinstance(name, str) for name in share) or len({*share}) < len(share):
+        raise ConfigError(f'sites.share must be a list of names, such as ["loss"]; got {share!r}')
+    return tuple(share)
+
+
 def _check(setup: Setup) -> None:
     """Refuse what sites cannot do."""
     facts = setup.algorithm.facts
     if setup.trials != 1:
         raise ConfigError(f"trials must be 1 for sites; got {setup.trials}")
-    if tuple(setup.metrics) != tuple(STANDARD):
-        raise ConfigError("metrics cannot be chosen at sites: a site records its own loss, scores and certificate")
+    if tuple(setup.metrics) != tuple(STANDARD):  # of which, as a default, each site records those that it can
+        for metric in setup.metrics:
+            if metric not in OWN:
+                accepted = ", ".join(own.name for own in OWN)
+                raise ConfigError(f"metrics: a site cannot measure {metric.name} by itself; accepted: {accepted}")
     if setup.random_iterate or setup.compile:
         raise ConfigError("random_iterate and compile are not supported at sites; leave them out")
-    if setup.stop is not None:
-        raise ConfigError("stop is not supported at sites yet; leave it out, and choose a number of iterations")
-    if setup.conditions or setup.network.rounds:
-        raise ConfigError("sites meet real conditions on a fixed network; leave conditions and changing networks out")
+    if setup.network.rounds:
+        raise ConfigError("sites have fixed links; choose a network that does not change from round to round")
     if not facts.mixes or not getattr(setup.mixing, "varies", False):
         raise ConfigError(f"{facts.title} with {setup.mixing} cannot go on without a neighbour; choose Gossip")
     if getattr(setup.problem, "join", None) and getattr(setup.problem, "weights", "agents") != "agents":

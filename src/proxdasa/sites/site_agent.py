@@ -1,0 +1,86 @@
+"""The agent that a site is: the verbs of a method over links that may be down, and what a site can measure alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Algorithm, running_of
+from proxdasa.engines import Task
+from proxdasa.engines.agents import BUFFERS, LocalAgents
+from proxdasa.metrics import Metric, View
+from proxdasa.sites.rounds import Rounds, combine
+
+
+@final
+class SiteAgent(LocalAgents):
+    """The verbs of the one agent that a site is."""
+
+    def __init__(self, task: Task, here: int, rounds: Rounds, numbers: dict[str, int]) -> None:
+        super().__init__(task, range(here, here + 1), exact=True)
+        self._exchange, self._here, self._numbers = rounds.exchange, here, numbers
+        row = task.network.W[[here]].tocoo()
+        self._weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True)}
+        self._weights.setdefault(here, 0.0)
+
+    def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Rows mixed with those of the neighbours that are there."""
+        self._count_messages(self._rounds, *tensors)
+        mixed = self._task.mixing(self.round, torch.cat(tensors, dim=-1), self._task.network.rho)
+        return torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1)
+
+    def round(self, x: Tensor) -> Tensor:
+        """One round: Σ_j W_ij x_j over the neighbours that are there, of rows of any width."""
+        rows = {self._numbers[name]: row for name, row in self._exchange(x.contiguous()).items()}
+        return combine(x, rows, self._weights, self._here)
+
+    def gather(self, x: Tensor) -> Tensor:
+        """The rows of this site: it knows no others."""
+        return x
+
+    def mean(self, x: Tensor) -> Tensor:
+        """The row of this site: it knows no others."""
+        return x
+
+    def total(self, x: Tensor) -> Tensor:
+        """What is here: a site knows no others."""
+        return x
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:  # noqa: ARG002
+        """Refuse, as `study` does for methods that say so: a sum lacks something when a neighbour is away."""
+        raise ValueError("methods that sum over neighbours cannot go on without one; choose one that mixes")
+
+    observe_neighbours = neighbour_sum
+
+    def bring_together(self, x: Tensor) -> Tensor:
+        """One round of mixing alone, of x and of the running statistics that are averaged."""
+        return self.unpack(self._mix((self.pack(x),))[0])
+
+    def pack(self, x: Tensor) -> Tensor:
+        """A row with x and the running statistics that belong to it, as far as sites average them."""
+        return torch.cat([x, self.extra_rows[BUFFERS][..., : self.averaged]], dim=-1) if self.averaged else x
+
+    def unpack(self, row: Tensor) -> Tensor:
+        """The x of such a row; the statistics take the place of our own."""
+        x, averages = torch.split(row, [row.shape[-1] - self.averaged, self.averaged], dim=-1)
+        if self.averaged:
+            held = self.extra_rows[BUFFERS][..., self.averaged :]
+            self.extra_rows[BUFFERS] = torch.cat([averages, held], dim=-1)
+        return x.contiguous()
+
+    @property
+    def averaged(self) -> int:
+        """How many running statistics are averaged between sites."""
+        running = running_of(self._task.problem)
+        return running.mixed_buffers if running else 0
+
+
+def measure(agent: SiteAgent, algorithm: Algorithm, chosen: Sequence[Metric], state: Any) -> dict[str, float]:
+    """What a site measures by itself: the chosen measures and the problem's own scores, at its own x."""
+    averaging = algorithm.facts.averaging
+    view = View(agent, algorithm.mapping_gamma, state, averaging.z(state) if averaging else None)
+    found = {metric.name: float(metric.of(view)) for metric in chosen if averaging or not metric.needs_z}
+    return found | {name: float(value) for name, value in agent.scores(view.x[:, 0]).items()}
