@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from benchmarks.run import best, show
+from benchmarks.timing import best, show
 
 import proxdasa
 from proxdasa import networks, problems, regularizers

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
+from benchmarks.large import large
+from benchmarks.starting import starting
+from benchmarks.timing import best, console, show
 from tests.namespaces import ADDRESSES, machines
 
 import proxdasa
@@ -30,31 +30,6 @@ from proxdasa import data, networks, problems, regularizers
 from proxdasa.engines.launch.launcher import launch
 from proxdasa.engines.products import SparseProduct
 from proxdasa.runs.setup import Setup
-
-console = Console()
-
-
-def best(
-    functions: dict[str, Callable[[], object]], repeats: int = 20, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
-    """The best time of each function, the functions taking turns."""
-    times = dict.fromkeys(functions, float("inf"))
-    for _ in range(repeats + 1):  # the first turn warms up; being slower, it does not change the best time
-        for name, function in functions.items():
-            began = clock()
-            function()
-            times[name] = min(times[name], clock() - began)
-    return times
-
-
-def show(title: str, columns: list[str], rows: list[list[str]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="left" if column == columns[0] else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
 
 # ---------------------------------------------------------------------------------------- phase retrieval
 
@@ -384,8 +359,10 @@ def on_two_machines(rate: str, program: str, said: str) -> None:
 
 
 if __name__ == "__main__":
+    starting()
     stacking()
     floor()
     learning()
     mixing()
     processes()
+    large()

@@ -21,7 +21,9 @@ TOKEN = "PROXDASA_TEST"
 """The environment variable by which tests find the processes of a command."""
 
 PRELOADED = [
-    "proxdasa.cli", "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "tests.setups", "tests.processes",
+    "proxdasa.cli", "proxdasa.experiments", "proxdasa.configs.reading", "proxdasa.reports.tables",
+    "proxdasa.tuning.entry", "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "tests.setups",
+    "tests.processes",
 ]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` brings pytest."""
 NETWORK = Path("/proc/self/ns/net")

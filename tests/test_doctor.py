@@ -1,9 +1,11 @@
 """The doctor: says what is there, and has a cure for what is not."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +18,20 @@ examine = sys.modules["proxdasa.cli.doctor"]
 
 
 def test_this_machine_is_well():
-    done = CliRunner().invoke(app, ["doctor"])
+    done = CliRunner().invoke(app, ["doctor", "--messages"])
     assert done.exit_code == 0, done.stdout
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("ok      Python 3.")
+    assert lines[0] == f"ok      Python {platform.python_version()}, PyTorch {torch.__version__}"
     assert "ok      two processes exchange messages by gloo on the loopback interface" in lines
-    assert sum(not line.startswith("        cure: ") for line in lines) == len(examine.CHECKS)
+    assert sum(not line.startswith("        cure: ") for line in lines) == len(examine.CHECKS + examine.MESSAGES)
+
+
+def test_without_messages_it_says_what_it_leaves_out(monkeypatch):
+    monkeypatch.setattr(examine, "MESSAGES", ())
+    lines = CliRunner().invoke(app, ["doctor"]).stdout.splitlines()
+    left_out = "not checked: PyTorch itself and messages between processes (proxdasa doctor --messages)"
+    assert lines[-1].strip() == left_out
+    assert sum(line.startswith(("ok", "missing", "FAILED")) for line in lines) == len(examine.CHECKS)
 
 
 def test_a_complaint_of_something_needed_is_the_exit_code(monkeypatch):
@@ -35,10 +45,15 @@ def test_a_complaint_of_something_needed_is_the_exit_code(monkeypatch):
     assert callable(doctor)
 
 
+def missing(name):
+    raise PackageNotFoundError(name)
+
+
 @pytest.mark.parametrize(
     ("check", "patch", "cure"),
     [
-        ("_threads", (torch, "get_num_threads", lambda: 10**6), "set OMP_NUM_THREADS="),
+        ("_threads", (os, "environ", {"OMP_NUM_THREADS": "1000000"}), "set OMP_NUM_THREADS="),
+        ("_python", (examine, "version", missing), "pip install torch"),
         ("_gloo", (examine, "launch", lambda *_: 3), "ip link set lo up"),
         ("_gloo", (os, "environ", {"GLOO_DEVICE_TRANSPORT": "TCP_TLS"}), "unset GLOO_DEVICE_TRANSPORT"),
         ("_gloo", (torch.distributed, "is_gloo_available", lambda: False), "another build of PyTorch"),

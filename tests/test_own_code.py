@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa.cli import app
-from proxdasa.configs.objects import ConfigError
+from proxdasa.configs import ConfigError
 from proxdasa.configs.reading import build, read
 from tests.processes import LINUX, commands
 

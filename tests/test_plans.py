@@ -16,7 +16,7 @@ from proxdasa.configs import network_expressions
 from proxdasa.engines import Simulator, Task
 from proxdasa.mixing import Chebyshev, Every, Gossip
 from proxdasa.plans import theory
-from proxdasa.plans.plan import measure
+from proxdasa.plans.planning import measure
 from proxdasa.regularizers import Zero
 from proxdasa.reports.plan_tables import consequence_sheet
 from proxdasa.runs.setup import Setup

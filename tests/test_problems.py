@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from proxdasa import problems
-from proxdasa.problems import IDENTITY, SQUARE, TANH, Link, PhaseRetrieval, Quadratic, SingleIndex
+from proxdasa.problems import IDENTITY, SQUARE, TANH, Link, PhaseRetrieval, Quadratic, SingleIndex, single_index
 from proxdasa.samples import Samples
 
 LINKS = pytest.mark.parametrize("link", [SQUARE, IDENTITY, TANH], ids=lambda link: link.name)
@@ -48,7 +48,7 @@ def test_samples_follow_the_model(link):
 def test_evaluation_is_the_mean_over_the_agents_points(link):
     problem = model(link, evaluation=37)
     x = points(2, 3, 6).requires_grad_()
-    X, Y = problem._points
+    X, Y = problem._draw(range(3))
     losses = [[(Y[i, :, 0] - link.value(X[i] @ x[t, i])).square().mean() for i in range(3)] for t in range(2)]
     expected = torch.stack([torch.stack(row) for row in losses])
     (gradient,) = torch.autograd.grad(expected.sum(), x)
@@ -67,9 +67,23 @@ def test_evaluation_at_a_shared_point_covers_all_agents():
     assert quadratic.evaluate(shared).grad.shape == (2, 3, 6)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("limits", [{"KEPT": 0}, {"MANY": 2, "ROWS": 40}, {"KEPT": 0, "MANY": 2, "ROWS": 1}])
+def test_points_that_are_drawn_again_or_read_in_blocks_are_the_same(limits, shared, monkeypatch):
+    """Many agents, or more points than are kept in memory: to the last digits, evaluations are those of all at once."""
+    x = points(2, 1 if shared else 7, 6)
+    whole = model(agents=7, evaluation=20).evaluate(x)
+    for name, limit in limits.items():
+        monkeypatch.setattr(single_index, name, limit)
+    parts = model(agents=7, evaluation=20)
+    assert len(parts._blocks) > 1 or "ROWS" not in limits
+    assert bool(parts._held) == ("KEPT" not in limits)
+    torch.testing.assert_close(parts.evaluate(x), whole, rtol=1e-12, atol=1e-12)
+
+
 def test_evaluation_points_belong_to_their_agents():
     """Agent i has the same points whether 3 or 5 agents exist, and other points than agent j."""
-    three, five = model(evaluation=20)._points[0], model(agents=5, evaluation=20)._points[0]
+    three, five = (model(agents=n, evaluation=20)._draw(range(n))[0] for n in (3, 5))
     assert torch.equal(three, five[:3])
     assert not torch.any(five[0] == five[1])
 

@@ -5,46 +5,53 @@ possibly non-convex and accessed through one-sample stochastic gradients, and Ψ
 is no server and no pooled data; agents communicate only with their neighbours.
 """
 
-from proxdasa import (
-    compressors,
-    conditions,
-    data,
-    metrics,
-    networks,
-    optim,
-    plans,
-    problems,
-    regularizers,
-    schedules,
-    testing,
-)
-from proxdasa.algorithms import (
-    D2,
-    DPSGD,
-    NEXT,
-    SPPDM,
-    CDProxSGT,
-    DeepStormV1,
-    DeepStormV1SVRG,
-    DeepStormV2,
-    DProxSGT,
-    PGExtra,
-    ProxDASA,
-    ProxDASAGT,
-    ProxGTSA,
-    ProxGTSRE,
-    ProxGTSRO,
-)
-from proxdasa.mixing import Chebyshev, CompressedGossip, Every, Gossip
-from proxdasa.plans import plan
-from proxdasa.problems import prune
-from proxdasa.reports.comparison import compare
-from proxdasa.runs.divergence import DivergenceWarning
-from proxdasa.runs.results import Result, load
-from proxdasa.runs.setup import run
-from proxdasa.runs.stopping import Stationary
-from proxdasa.schedules import per_trial
-from proxdasa.tuning import tune
+from typing import TYPE_CHECKING
+
+from proxdasa.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from proxdasa import (
+        compressors,
+        conditions,
+        data,
+        metrics,
+        networks,
+        optim,
+        plans,
+        problems,
+        regularizers,
+        schedules,
+        testing,
+    )
+    from proxdasa.algorithms import (
+        D2,
+        DPSGD,
+        NEXT,
+        SPPDM,
+        CDProxSGT,
+        DeepStormV1,
+        DeepStormV1SVRG,
+        DeepStormV2,
+        DProxSGT,
+        PGExtra,
+        ProxDASA,
+        ProxDASAGT,
+        ProxGTSA,
+        ProxGTSRE,
+        ProxGTSRO,
+    )
+    from proxdasa.mixing import Chebyshev, CompressedGossip, Every, Gossip
+    from proxdasa.plans import plan
+    from proxdasa.problems import prune
+    from proxdasa.reports.comparison import compare
+    from proxdasa.runs.divergence import DivergenceWarning
+    from proxdasa.runs.results import Result, load
+    from proxdasa.runs.setup import run
+    from proxdasa.runs.stopping import Stationary
+    from proxdasa.schedules import per_trial
+    from proxdasa.tuning import tune
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "D2",

@@ -68,8 +68,13 @@ class Words:
 
 def words(seed: int, stream: int, trial: int, agent: int, count: int) -> Tensor:
     """Words ``[count]`` of one agent, for use outside the loop; any count will do."""
+    return words_of(seed, stream, trial, range(agent, agent + 1), count)[0]
+
+
+def words_of(seed: int, stream: int, trial: int, agents: range, count: int) -> Tensor:
+    """Words ``[len(agents), count]`` of consecutive agents, those that `words` gives each of them."""
     padded = count + -count % 8
-    return torch.from_numpy(Words()(seed, stream, trial, 0, range(agent, agent + 1), padded)[0, :count])
+    return torch.from_numpy(Words()(seed, stream, trial, 0, agents, padded)[:, :count])
 
 
 def normals(words: Tensor) -> Tensor:

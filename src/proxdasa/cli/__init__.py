@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -27,12 +26,9 @@ from proxdasa.cli import (
 from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
 from proxdasa.cli.tune_command import tune
-from proxdasa.configs.objects import ROOMS, VALUES, parameters
-from proxdasa.descriptions import describe
+from proxdasa.configs import catalogue
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import SUMMARY, Code
-from proxdasa.runs.denormals import flushed_denormals
-from proxdasa.runs.setup import Setup
 
 EXITS = f"{SUMMARY} More in docs/processes.md."
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
@@ -105,23 +101,19 @@ def data_list(
 @app.command("list")
 def list_() -> None:
     """List everything a configuration file can name, with parameters and defaults."""
-    keys = {name: parameter.default for name, parameter in parameters(Setup).items()}
-    needed = [name for name, default in keys.items() if default is inspect.Parameter.empty]
-    optional = [
-        f"{name}={default}" if isinstance(default, int) else name
-        for name, default in keys.items()
-        if name not in needed
-    ]
+    keys = catalogue.run_keys()
+    needed = [key.name for key in keys if key.default is None]
+    optional = [str(key) if _is_whole_or_truth(key.default) else key.name for key in keys if key.default is not None]
     out.print(f"[bold]keys[/]\n{', '.join(needed)}; optional: {', '.join(optional)}\n", highlight=False)
-    for room, choices in ROOMS.items():
+    for room, choices in catalogue.rooms().items():
         table = Table(title=room, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
         for choice in choices:
-            table.add_row(f"[cyan]{choice.__name__}[/]", escape(_signature(choice)), escape(_first_line(choice)))
+            table.add_row(
+                f"[cyan]{choice.name}[/]", escape(", ".join(map(str, choice.parameters))), escape(choice.summary)
+            )
         out.print(table)
         out.print()
-    for kind, values in VALUES.items():
-        takes = {name: _signature(value) for name, value in values.items() if kind == "metric" and callable(value)}
-        names = (f"{name}({takes[name]})" if name in takes else name for name in values)
+    for kind, names in catalogue.values().items():
         out.print(f"[bold]{kind}[/]\n{escape(', '.join(names))}\n", highlight=False)
 
 
@@ -129,25 +121,12 @@ def main() -> None:
     """Run the command line; the entry point of the program."""
     warnings.showwarning = show_warning
     try:
-        with signals.interrupting(), flushed_denormals():  # before torch starts its threads, which inherit it
+        with signals.interrupting():
             app()
     except KeyboardInterrupt:  # commands that have begun handle it themselves
         raise SystemExit(Code.INTERRUPTED) from None
 
 
-def _signature(thing: Any) -> str:
-    shown = []
-    for name, parameter in parameters(thing).items():
-        default = parameter.default
-        if default is inspect.Parameter.empty:
-            shown.append(name)
-        elif isinstance(default, int | float | str) or default is None:
-            shown.append(f"{name}={default!r}")
-        else:
-            described = describe(default)
-            shown.append(f"{name}={described if isinstance(described, str) else described['name']}")
-    return ", ".join(shown)
-
-
-def _first_line(thing: Any) -> str:
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+def _is_whole_or_truth(default: str) -> bool:
+    """Whether a default is a whole number, True or False."""
+    return default.isdecimal() or default in ("True", "False")

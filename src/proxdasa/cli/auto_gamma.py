@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,11 +14,11 @@ from proxdasa import configs, disk, engines, tuning
 from proxdasa.cli.display import err, say
 from proxdasa.cli.outcomes import outcomes
 from proxdasa.cli.progress_display import note, progress
-from proxdasa.descriptions import describe
 from proxdasa.exit_codes import Code
 from proxdasa.runs import records
-from proxdasa.runs.loop import Saving
-from proxdasa.runs.setup import Setup
+
+if TYPE_CHECKING:
+    from proxdasa.runs.setup import Setup
 
 FILLED = "auto.json"
 """The file with numbers, in the results folder."""
@@ -34,6 +35,8 @@ def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
         settings = configs.load(file)
         if not configs.asks_auto(settings):
             return file
+        from proxdasa.descriptions import describe  # noqa: PLC0415 - imports PyTorch
+
         if engines.several():
             raise ValueError(
                 f'{file}: algorithm.gamma: "auto" is searched for by one process; use --processes in place of torchrun '
@@ -59,6 +62,8 @@ def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
 
 def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: str = "objective") -> tuning.Halving:
     """A quick search, with its progress on the terminal; the same command continues it where it was interrupted."""
+    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+
     saving = Saving(output / tuning.RUNGS, max(1, setup.iterations // 10))
     try:
         with progress(output=output) as announce:

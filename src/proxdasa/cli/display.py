@@ -8,19 +8,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.cells import cell_len
 from rich.markup import escape
 from rich.table import Table
-from torch import Tensor
 
 from proxdasa import memory_budget, reports
 from proxdasa.cli.terminal import Screen
 from proxdasa.disk import StorageError
 from proxdasa.exit_codes import Code
-from proxdasa.runs.results import Result
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from proxdasa.runs.results import Result
 
 out = Screen()
 """Standard output: the results of a command."""

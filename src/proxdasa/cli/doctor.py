@@ -9,20 +9,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import torch
 import typer
 
 from proxdasa import data
 from proxdasa.cli.display import say
-from proxdasa.engines.launch.connect import GLOO_TRANSPORT
+from proxdasa.engines.launch.environment import GLOO_TRANSPORT
 from proxdasa.engines.launch.launcher import cores, launch, threads
 from proxdasa.exit_codes import Code
 
 ROOM = 2**30
 """Bytes that should be free on the disk, or else results might not fit."""
+THREADS = "OMP_NUM_THREADS"
 MESSAGE = (
     "import torch; from proxdasa import engines; t = engines.connect(timeout=30); "
     "assert t.sum(torch.ones(1)).item() == 2; t.close()"
@@ -40,18 +41,24 @@ class Finding(NamedTuple):
 
 
 def _python() -> Finding:
-    found = f"Python {platform.python_version()}, PyTorch {torch.__version__}"
-    return Finding(found, "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer")
+    try:
+        return Finding(f"Python {platform.python_version()}, PyTorch {version('torch')}")
+    except PackageNotFoundError:
+        return Finding(f"Python {platform.python_version()}, but no PyTorch", "pip install torch")
 
 
 def _threads() -> Finding:
-    here, right = torch.get_num_threads(), threads(1)
+    """PyTorch takes as many threads as there are cores, unless the environment says otherwise."""
+    given, right = os.environ.get(THREADS, ""), threads(1)
+    here = int(given) if given.isdecimal() and int(given) else right
     found = f"{here} threads of PyTorch on {cores()} cores; --processes divides the cores among its processes"
-    cure = f"set OMP_NUM_THREADS={right}: with more threads than cores, threads wait for each other"
+    cure = f"set {THREADS}={right}: with more threads than cores, threads wait for each other"
     return Finding(found, cure if here > right else "")
 
 
 def _gloo() -> Finding:
+    import torch  # noqa: PLC0415 - takes more than a second
+
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return Finding("this PyTorch has no gloo, so no --processes", "install another build of PyTorch")
     if os.environ.get(GLOO_TRANSPORT) == "TCP_TLS":
@@ -112,12 +119,25 @@ def _sklearn() -> Finding:
     return Finding("scikit-learn for digits and breast_cancer")
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (_python, _threads, _gloo, _mpi, _compiler, _disk, _data, _sklearn)
+CHECKS: tuple[Callable[[], Finding], ...] = (_python, _threads, _compiler, _disk, _data, _sklearn)
+MESSAGES: tuple[Callable[[], Finding], ...] = (_gloo, _mpi)
+"""Checks that start processes, which takes seconds."""
 
 
-def doctor() -> None:
+def doctor(
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages",
+            help="Also import PyTorch, and start processes that send each other messages by gloo and MPI; takes "
+            "some seconds.",
+        ),
+    ] = False,
+) -> None:
     """Check that this machine has what runs need; every problem comes with a cure."""
-    show_findings(check() for check in CHECKS)
+    show_findings(check() for check in (*CHECKS, *(MESSAGES if messages else ())))
+    if not messages:
+        say("        not checked: PyTorch itself and messages between processes (proxdasa doctor --messages)")
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

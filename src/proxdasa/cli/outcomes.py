@@ -7,21 +7,21 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from proxdasa import engines, experiments
+from proxdasa import contracts, engines
 from proxdasa.cli.display import err, input_errors, say
 from proxdasa.cli.progress_display import note, print_end, progress
-from proxdasa.contracts import PeerError
 from proxdasa.engines.launch.environment import RENDEZVOUS
 from proxdasa.engines.launch.launcher import mark_reported
 from proxdasa.exit_codes import Code
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS
-from proxdasa.runs.results import Result
-from proxdasa.runs.setup import Setup
+
+if TYPE_CHECKING:
+    from proxdasa.runs.results import Result
+    from proxdasa.runs.setup import Setup
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def outcomes(output: Path) -> Iterator[None]:
         if engines.first():
             say_kept(output)
         _end(Code.INTERRUPTED)
-    except PeerError as error:
+    except contracts.PeerError as error:
         if error.noticed_here:  # other processes end without a message
             say(f"error: {error}", err)
             _advise_alone(output)
@@ -81,11 +81,13 @@ def _advise_alone(output: Path) -> None:
 
 
 def _checkpoints(output: Path) -> list[Path]:
-    return [path for path in (output / CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
+    return [path for path in (output / records.CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
 
 
 def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
     """Run a series into folders of ``output``; exit if it is interrupted."""
+    from proxdasa import experiments  # noqa: PLC0415 - imports PyTorch
+
     with input_errors(), records.claim(output), progress(list(setups), output) as announce:
         results = experiments.run_series(setups, output, announce, overwrite, note, print_end)
     if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from proxdasa import configs, plans, reports
 from proxdasa.cli.auto_gamma import ANY
 from proxdasa.cli.display import input_errors, output_option, say, show_table, show_written
-from proxdasa.configs import network_expressions
-from proxdasa.configs.objects import ROOMS
-from proxdasa.networks import Network
-from proxdasa.networks.network import count_of
-from proxdasa.runs.setup import Setup
 
-METHODS = {method.__name__: method for method in ROOMS["algorithm"]}
+if TYPE_CHECKING:
+    from proxdasa.networks import Network
+    from proxdasa.runs.setup import Setup
+
 RUNS = (".toml", ".json")
 """Suffixes of files that describe a run."""
 
@@ -63,17 +61,21 @@ def plan(
     """
     with input_errors():
         file = Path(graph) if graph and graph.endswith(RUNS) else None
-        setup = configs.read(file, try_step=False, auto=ANY) if file else None
         unknown = file is not None and configs.asks_auto(configs.load(file))
+        setup = configs.read(file, try_step=False, auto=ANY) if file else None
         settings: dict[str, Any] = plans.settings(setup, _method(method)) if setup else {}
         settings |= {"gamma": None} if unknown else {}
         given = {"method": _method(method), "K": iterations, "d": dim, "gamma": gamma, **_lipschitz(lipschitz, setup)}
         settings |= {name: value for name, value in given.items() if value is not None}
-        networks = [setup.network if setup else network_expressions.graph(graph, agents)] if graph else []
-        networks += [network_expressions.graph(text, agents) for text in network_expressions.split(compare or "")]
+        networks = [setup.network if setup else configs.network_expressions.graph(graph, agents)] if graph else []
+        networks += [
+            configs.network_expressions.graph(text, agents) for text in configs.network_expressions.split(compare or "")
+        ]
         for network in networks:
             if agents not in (None, network.n):
-                raise ValueError(f"{network.label} has {count_of(network.n, 'agent')}, but --agents is {agents}")
+                raise ValueError(
+                    f"{network.label} has {network.n} agent{'s' * (network.n > 1)}, but --agents is {agents}"
+                )
         if not networks:
             raise ValueError("give a graph, for example proxdasa plan ring --agents 16; see proxdasa plan --help")
         planned = _compare(networks, settings) if compare else _show(networks[0], settings)
@@ -84,9 +86,10 @@ def plan(
 
 
 def _method(name: str | None) -> Any:
-    if name is not None and name not in METHODS:
-        raise ValueError(f"--method: there is no method {name!r}; accepted: {', '.join(METHODS)}")
-    return METHODS.get(name or "")
+    methods = {method.__name__: method for method in configs.objects.ROOMS["algorithm"]}
+    if name is not None and name not in methods:
+        raise ValueError(f"--method: there is no method {name!r}; accepted: {', '.join(methods)}")
+    return methods.get(name or "")
 
 
 def _lipschitz(given: str | None, setup: Setup | None) -> dict[str, Any]:

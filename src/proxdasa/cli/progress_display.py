@@ -10,21 +10,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.table import Column
 from rich.text import Text
 
-from proxdasa import experiments
 from proxdasa.cli.display import err, out, say
 from proxdasa.cli.shared_options import add_options
 from proxdasa.cli.terminal import Screen
 from proxdasa.runs.progress import Progress as Report
 from proxdasa.runs.records import Row, format_rows, mean_row
-from proxdasa.runs.results import Result
-from proxdasa.runs.setup import Setup
+
+if TYPE_CHECKING:
+    from proxdasa import experiments
+    from proxdasa.runs.results import Result
+    from proxdasa.runs.setup import Setup
 
 json_lines = Screen()
 """Standard output for lines of JSON, which --json leaves on while it silences `out`."""

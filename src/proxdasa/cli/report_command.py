@@ -12,7 +12,6 @@ import typer
 from proxdasa import reports
 from proxdasa.cli.display import input_errors, output_option, show_report, show_warning
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS
 
 
 def report(
@@ -66,7 +65,7 @@ def find_results(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     missing: list[str] = []
     for folder in folders:
         below = sorted(records.folders_below(folder))
-        begun = [place for place in below if os.path.lexists(place / CHECKPOINTS / records.CONFIG)]
+        begun = [place for place in below if os.path.lexists(place / records.CHECKPOINTS / records.CONFIG)]
         unfinished = [
             f"{run} holds checkpoints of a run and no records yet; unless it is still running, "
             f"proxdasa resume {run} goes on with it"

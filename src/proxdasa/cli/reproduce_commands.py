@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from proxdasa import experiments, reports, tuning
+from proxdasa import reports, tuning
+from proxdasa.cli.computing import computes
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
 from proxdasa.exit_codes import Code
-from proxdasa.experiments import lost_messages, real_data
-from proxdasa.experiments.heterogeneity import BETAS, level, skew
-from proxdasa.experiments.robustness import LOSSES, SHARES_OUT, SPLIT_NAMES
-from proxdasa.experiments.speedup import AGENTS
-from proxdasa.experiments.topology import MIXING_NAMES, ROUNDS
-from proxdasa.runs.setup import Setup
+from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RING_SIZES, ROUNDS, SHARES_OUT
+from proxdasa.experiment_choices import Preset as Presets
+
+if TYPE_CHECKING:
+    from proxdasa.runs.setup import Setup
 
 RULES_LENGTH = 3_000
 """Iterations for each rule of `lost_messages`."""
@@ -32,7 +32,7 @@ Seed = Annotated[int, typer.Option(min=0, help="The seed of all random samples."
 Overwrite = Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="K; default: the paper's.")]
 Preset = Annotated[
-    real_data.Preset,
+    Presets,
     typer.Option(
         help="[b]as-published[/]: what the authors' scripts compute (but ProxGT-SR-E as its own paper has it). "
         "[b]paper[/]: the paper's loss, λ and Algorithm 2, γ and α tuned on its grid."
@@ -40,15 +40,18 @@ Preset = Annotated[
 ]
 Algorithms = Annotated[
     str | None,
-    typer.Option(help=f"Methods separated by commas, of {', '.join(real_data.NAMES)}; default: those of the preset."),
+    typer.Option(help=f"Methods separated by commas, of {', '.join(NAMES)}; default: those of the preset."),
 ]
 
 
 @app.command()
 @add_audience_options
+@computes
 def speedup(
     output: Annotated[Path, output_option("Folder for results and figure.")] = Path("results/speedup"),
-    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(map(str, AGENTS)),
+    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(
+        map(str, RING_SIZES)
+    ),
     iterations: Annotated[int, typer.Option(min=1, help="K.")] = 10_000,
     trials: Trials = 10,
     seed: Seed = 0,
@@ -58,6 +61,8 @@ def speedup(
 
     Finished runs of the same settings in the output folder are reused.
     """
+    from proxdasa import experiments  # noqa: PLC0415
+
     with input_errors():
         setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
@@ -84,6 +89,8 @@ def _compare(
     output: Output = None,
     overwrite: Overwrite = False,
 ) -> None:
+    from proxdasa.experiments import real_data  # noqa: PLC0415
+
     name = str(context.info_name)
     output = output or Path("results", f"{name}-{preset}")
     with input_errors():
@@ -110,7 +117,7 @@ def _compare(
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
     results = run_all(setups, output, overwrite)
     with input_errors():
-        runs = [replace(run, title=real_data.NAMES[method]) for method, run in _load(output, setups).items()]
+        runs = [replace(run, title=NAMES[method]) for method, run in _load(output, setups).items()]
         sheet = reports.compare(runs, real_data.published_values(name))
         _show_study(f"{name}, {preset}", sheet, output, lambda path: reports.draw_comparison(runs, path))
     exit_if_diverged(searched | results)
@@ -122,11 +129,12 @@ for _name, _summary in {
 }.items():
     _reused = "Finished runs of the same settings in the output folder are reused, method by method."
     _help = f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/]."
-    app.command(_name, help=_help)(add_audience_options(_compare))
+    app.command(_name, help=_help)(add_audience_options(computes(_compare)))
 
 
 @app.command()
 @add_audience_options
+@computes
 def heterogeneity(
     data: Annotated[Literal["digits", "mnist"], typer.Option(help="The examples; MNIST takes hours.")] = "digits",
     betas: Annotated[
@@ -142,6 +150,9 @@ def heterogeneity(
 
     Finished runs of the same settings in the output folder are reused.
     """
+    from proxdasa import experiments  # noqa: PLC0415
+    from proxdasa.experiments.heterogeneity import level, skew  # noqa: PLC0415
+
     output = output or Path("results", "heterogeneity" if data == "digits" else f"heterogeneity-{data}")
     with input_errors():
         setups = experiments.heterogeneity(data, numbers("--betas", betas, float), 10, iterations, trials, seed)
@@ -157,6 +168,7 @@ def heterogeneity(
 
 @app.command()
 @add_audience_options
+@computes
 def topology(
     rounds: Annotated[str, typer.Option(help="Numbers of communication rounds, separated by commas.")] = ",".join(
         map(str, ROUNDS)
@@ -172,6 +184,8 @@ def topology(
     All have the same number of communication rounds, so more rounds per iteration mean fewer iterations. Finished runs
     of the same settings in the output folder are reused.
     """
+    from proxdasa import experiments  # noqa: PLC0415
+
     with input_errors():
         setups = experiments.topology(list(dict.fromkeys(numbers("--rounds", rounds, int))), side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
@@ -185,6 +199,7 @@ def topology(
 
 @app.command()
 @add_audience_options
+@computes
 def robustness(
     losses: Annotated[str, typer.Option(help="Shares of messages that are lost.")] = ",".join(
         f"{loss:g}" for loss in LOSSES
@@ -203,6 +218,10 @@ def robustness(
     On digits, with agents alike and with one class per agent; and five rules for lost messages, on problems whose
     answers are known. Takes about half an hour. Finished runs of the same settings in the output folder are reused.
     """
+    from proxdasa import experiments  # noqa: PLC0415
+    from proxdasa.experiments import lost_messages  # noqa: PLC0415
+    from proxdasa.experiments.robustness import SPLIT_NAMES  # noqa: PLC0415
+
     with input_errors():
         shares = numbers("--losses", losses, float), numbers("--out", out, float)
         cases = experiments.robustness(*shares, 10, iterations, trials, seed)
@@ -230,6 +249,8 @@ def robustness(
 
 
 def _graph_run(name: str, setup: Setup, run: reports.Run) -> reports.GraphRun:
+    from proxdasa.experiments.topology import MIXING_NAMES  # noqa: PLC0415
+
     graph, mixing, budget = name.split("-")
     rho = setup.network.rho
     return reports.GraphRun(run, graph, rho, MIXING_NAMES[mixing], setup.mixing.rounds_for(rho), int(budget))

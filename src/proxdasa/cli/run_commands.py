@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from proxdasa import configs, engines, plans, tuning
+from proxdasa import configs, contracts, engines, plans, tuning
 from proxdasa.cli import progress_display
 from proxdasa.cli.auto_gamma import settle
 from proxdasa.cli.display import err, input_errors, output_option, say, show_final
@@ -23,17 +23,17 @@ from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.process_advice import ProcessAdvice
 from proxdasa.cli.progress_display import add_audience_options, note, print_end, progress
 from proxdasa.cli.shared_options import add_options
-from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
-from proxdasa.engines.launch.environment import RENDEZVOUS
+from proxdasa.engines.launch.environment import RENDEZVOUS, TIMEOUT
 from proxdasa.engines.launch.launcher import launch, mark_reported
-from proxdasa.engines.messages.transport import TIMEOUT, Transport
 from proxdasa.exit_codes import FINAL, Code
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS, Saving
 from proxdasa.runs.progress import Progress
-from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard import TensorBoard
+
+if TYPE_CHECKING:
+    from proxdasa.engines import Transport
+    from proxdasa.runs.setup import Setup
 
 BOARD = "tensorboard"
 """The folder of curves within a results folder."""
@@ -133,7 +133,7 @@ def resume(
 ) -> None:
     """Resume a run from its last checkpoint, with as many processes as you like."""
     with outcomes(folder):
-        config = folder / CHECKPOINTS / records.CONFIG
+        config = folder / records.CHECKPOINTS / records.CONFIG
         if not config.is_file():
             raise FileNotFoundError(
                 f"{folder} has no checkpoints; accepted: the --output of a run that was interrupted, or that writes "
@@ -162,6 +162,8 @@ def _start(
 
 def _read_every(config: Path) -> int | None:
     """After how many iterations the run to resume writes a checkpoint."""
+    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+
     ending = records.read_config(config.parent)["ending"]
     try:
         return Saving(config.parent, ending.get("checkpoint_every")).every
@@ -185,7 +187,7 @@ def _read(file: Path, exact: bool, conditions: Sequence[str], try_step: bool) ->
 
 def _make_room(output: Path, overwrite: bool) -> None:
     """Refuse a folder that holds a run, or clear it."""
-    checkpoints = output / CHECKPOINTS
+    checkpoints = output / records.CHECKPOINTS
     if not overwrite:
         if (output / records.RECORDS).exists():
             raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
@@ -237,6 +239,8 @@ def _run(
     board: TensorBoard | None,
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
+    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+
     with outcomes(output), ExitStack() as held:
         setup = read(not engines.several())
         transport = connect()
@@ -248,7 +252,7 @@ def _run(
                 make_room()
                 if leads and (broken := plans.departure(setup)):
                     note(f"note: {broken}")
-            title, saving = setup.algorithm.facts.title, Saving(output / CHECKPOINTS, every)
+            title, saving = setup.algorithm.facts.title, Saving(output / records.CHECKPOINTS, every)
             with board or nullcontext():
                 with progress(output=output) if leads else nullcontext() as announce:
                     listeners: list[Progress] = [announce(title, setup)] if announce else []
@@ -279,7 +283,7 @@ def _failing_together(transport: Transport | None) -> Iterator[None]:
     """If this process fails, tell the others why, so that they do not wait for it."""
     try:
         yield
-    except PeerError:  # another process has failed, and everyone knows
+    except contracts.PeerError:  # another process has failed, and everyone knows
         raise
     except BaseException as error:
         if transport:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,10 +15,11 @@ from proxdasa.cli.auto_gamma import ANY, forget_rungs, search
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
 from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
-from proxdasa.descriptions import describe
 from proxdasa.exit_codes import Code
 from proxdasa.runs import records
-from proxdasa.runs.setup import Setup
+
+if TYPE_CHECKING:
+    from proxdasa.runs.setup import Setup
 
 RANKING = "ranking.csv"
 """A file that every search writes."""
@@ -80,6 +81,7 @@ def tune(
     with input_errors():
         asked = {"trials": trials, "iterations": iterations, "seed": seed}
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        automatic = configs.asks_auto(configs.load(file))
         base = dataclasses.replace(configs.read(file, auto=ANY), **changes)
         values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
@@ -90,7 +92,7 @@ def tune(
         if quick:
             _tune_quickly(file, base, measure, output, overwrite)
             return
-        if configs.asks_auto(configs.load(file)) and "gamma" not in (values or ranges):
+        if automatic and "gamma" not in (values or ranges):
             raise ValueError(f'{file} has gamma = "auto": search over gamma too, or use --quick')
         stack = tuning.Search(base, tuning.choose(values, ranges, samples, base.seed))
         setup = stack.setup
@@ -172,6 +174,8 @@ def _show_ranking(base: Setup, tuned: tuning.Tuning | tuning.Halving, title: str
 
 def toml(name: str, thing: Any) -> str:
     """A method or regularizer as a table of a configuration file."""
+    from proxdasa.descriptions import describe  # noqa: PLC0415 - imports PyTorch
+
     described: Mapping[str, Any] = describe(thing)
     lines = [f"{key} = {_value(value)}" for key, value in described.items() if value is not None]
     return "\n".join([f"[{name}]", *lines])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proxdasa.configs.objects import ConfigError
+from proxdasa.configs.settings_file import ConfigError
 
 AUTO = "auto"
 STEP = "gamma"

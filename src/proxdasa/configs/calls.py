@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from proxdasa.conditions import Condition
-from proxdasa.configs.objects import ROOMS, ConfigError, make
+from proxdasa.configs.objects import ROOMS, make
+from proxdasa.configs.settings_file import ConfigError
 
 
 def call_arguments(text: str, function: Callable[..., Any], example: str) -> dict[str, Any]:

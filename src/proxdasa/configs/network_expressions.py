@@ -10,7 +10,8 @@ from typing import Any
 
 from proxdasa import networks
 from proxdasa.configs.calls import call_arguments
-from proxdasa.configs.objects import ConfigError, make
+from proxdasa.configs.objects import make
+from proxdasa.configs.settings_file import ConfigError
 from proxdasa.networks import Network
 
 

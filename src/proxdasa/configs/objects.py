@@ -23,6 +23,7 @@ from proxdasa.checks import is_whole
 from proxdasa.compressors import ALL as COMPRESSORS
 from proxdasa.conditions import Condition
 from proxdasa.configs import own_code
+from proxdasa.configs.settings_file import ConfigError
 from proxdasa.contracts import Algorithm, Compressor, Mixing, Problem, Regularizer
 from proxdasa.data import Examples, Partition
 from proxdasa.metrics import Metric
@@ -48,13 +49,17 @@ ROOMS: dict[str, Sequence[Callable[..., Any]]] = {
 }
 """The objects that a file can name, by kind."""
 
-VALUES: dict[str, dict[str, Any]] = {
-    "metric": {metric.name if isinstance(metric, Metric) else metric.__name__: metric for metric in metrics.ALL},
-    "weights": {weights.__name__: weights for weights in networks.WEIGHTINGS},
-    "link": {link.name: link for link in problems.LINKS},
-    "loss": {loss.__name__: loss for loss in problems.LOSSES},
-    "dtype": {"float32": torch.float32, "float64": torch.float64},
+NAMED: dict[str, Sequence[Any]] = {
+    "metric": metrics.ALL,
+    "weights": networks.WEIGHTINGS,
+    "link": problems.LINKS,
+    "loss": problems.LOSSES,
 }
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+VALUES: dict[str, dict[str, Any]] = {
+    kind: {getattr(value, "name", None) or value.__name__: value for value in values} for kind, values in NAMED.items()
+} | {"dtype": DTYPES}
 """The values of parameters that a file gives by name, by kind."""
 
 
@@ -67,21 +72,12 @@ OWN: dict[str, Callable[[str], Callable[..., Any]]] = {
 """How the user's own objects are loaded, for the kinds of which a file can name them as MODULE:NAME."""
 
 
-class ConfigError(ValueError):
-    """A configuration that cannot be used, in one line: file, key, and what is accepted."""
-
-
 class MisfitError(ConfigError):
     """A value of the wrong kind for its key; where several kinds are accepted, the next one is tried."""
 
     def __init__(self, key: str, value: Any, accepted: str) -> None:
         super().__init__(f"{key} must be {accepted}; got {short(value)}")
         self.key = key
-
-
-def parameters(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters of a class or function that a file may set."""
-    return {name: p for name, p in inspect.signature(thing).parameters.items() if p.annotation != "torch.dtype"}
 
 
 def make(thing: Callable[..., Any], table: Mapping[str, Any], key: str) -> Any:

@@ -19,8 +19,6 @@ relative to the folder in which the program was started, not to that of the conf
 from __future__ import annotations
 
 import inspect
-import json
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,15 +27,12 @@ from typing import Any
 
 import torch
 
-from proxdasa import memory_budget, networks
+from proxdasa import networks
 from proxdasa.configs.automatic import STEP, asks_auto, fill, refuse_auto
-from proxdasa.configs.objects import ConfigError, make
+from proxdasa.configs.objects import make
+from proxdasa.configs.settings_file import ConfigError, load
+from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
-
-WEIGHT = 50
-"""Bytes of memory for each byte of a file while it is read: in a list of digits each byte becomes a Python object."""
-WRITTEN_BY_SAVE = ("facts", "ending", "site")
-"""Keys of a saved config.json that describe the run rather than set it."""
 
 
 def read(path: Path, try_step: bool = True, auto: float | None = None) -> Setup:
@@ -55,24 +50,13 @@ def read(path: Path, try_step: bool = True, auto: float | None = None) -> Setup:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The table of settings in a TOML file or in the config.json of saved results."""
-    form = "JSON" if path.suffix == ".json" else "TOML"
-    try:
-        with path.open("rb") as stream:
-            text = memory_budget.read(stream, "it", WEIGHT).decode()
-        settings = json.loads(text) if form == "JSON" else tomllib.loads(text)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: not a valid {form} file: {error}") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(f"{path}: not a table of settings; give a TOML file, or the config.json of saved results")
-    return {key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}
-
-
 def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
     """The run that a table of settings describes, after one trial step unless ``try_step=False``."""
+    with flushed_denormals():  # before PyTorch starts its threads, which inherit it
+        return _build(settings, try_step)
+
+
+def _build(settings: Mapping[str, Any], try_step: bool) -> Setup:
     refuse_auto(settings)
     # Who takes part in a study is no matter of the run that simulates it (see `proxdasa.sites.study`).
     given = {key: value for key, value in settings.items() if key != "sites"}

@@ -6,20 +6,27 @@ the verbs of `Agents` and never learns how many rows there are, where the others
 why it is written once and runs on every engine.
 """
 
-from proxdasa.contracts.compression import Compression, Compressor, Part
-from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
-from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
-from proxdasa.contracts.parts import (
-    Evaluation,
-    Mixing,
-    Network,
-    Peers,
-    Problem,
-    Regularizer,
-    Running,
-    Solved,
-    running_of,
-)
+from typing import TYPE_CHECKING
+
+from proxdasa.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from proxdasa.contracts.compression import Compression, Compressor, Part
+    from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
+    from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
+    from proxdasa.contracts.parts import (
+        Evaluation,
+        Mixing,
+        Network,
+        Peers,
+        Problem,
+        Regularizer,
+        Running,
+        Solved,
+        running_of,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "Agents",

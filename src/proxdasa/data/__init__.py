@@ -7,18 +7,24 @@ number of agents into one list of rows per agent. Data of your own come from ten
 agents.
 """
 
-from proxdasa.data import partitions
-from proxdasa.data.data_folder import VARIABLE, folder
-from proxdasa.data.dataset import Dataset, Examples, from_tensors
-from proxdasa.data.download import FetchError, fetch
-from proxdasa.data.frames import from_frame
-from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
-from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sites, Sizes
-from proxdasa.data.per_agent_files import per_agent
-from proxdasa.data.sources import SOURCES, listing
-from proxdasa.data.torch_datasets import from_dataset
+from typing import TYPE_CHECKING
 
-ALL = (a9a, mnist, digits, breast_cancer, libsvm, per_agent)
+from proxdasa.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from proxdasa.data import partitions
+    from proxdasa.data.data_folder import VARIABLE, folder
+    from proxdasa.data.dataset import Dataset, Examples, from_tensors
+    from proxdasa.data.download import FetchError, fetch
+    from proxdasa.data.frames import from_frame
+    from proxdasa.data.loaders import a9a, breast_cancer, digits, libsvm, mnist
+    from proxdasa.data.named_loaders import ALL
+    from proxdasa.data.partitions import Contiguous, Dirichlet, Partition, Shards, Shuffled, Sites, Sizes
+    from proxdasa.data.per_agent_files import per_agent
+    from proxdasa.data.sources import SOURCES, listing
+    from proxdasa.data.torch_datasets import from_dataset
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "ALL",

@@ -1,12 +1,20 @@
 """Engines: where the agents' rows live and how messages travel. Algorithms see only the verbs of `contracts.Agents`."""
 
-from proxdasa.engines.agents import Task
-from proxdasa.engines.launch.connect import connect, end, first, several
-from proxdasa.engines.messages.halo import blocks
-from proxdasa.engines.messages.mpi import MPI
-from proxdasa.engines.messages.transport import Alone, Transport
-from proxdasa.engines.processes import Processes
-from proxdasa.engines.simulator import Simulator
+from typing import TYPE_CHECKING
+
+from proxdasa.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from proxdasa.engines.agents import Task
+    from proxdasa.engines.launch.connect import connect, end
+    from proxdasa.engines.launch.environment import first, several
+    from proxdasa.engines.messages.halo import blocks
+    from proxdasa.engines.messages.mpi import MPI
+    from proxdasa.engines.messages.transport import Alone, Transport
+    from proxdasa.engines.processes import Processes
+    from proxdasa.engines.simulator import Simulator
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "MPI",

@@ -11,13 +11,12 @@ from proxdasa import metrics
 from proxdasa.algorithms import DPSGD, ProxDASA, ProxDASAGT
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.data import Dataset, Dirichlet, Partition, Shards, digits, mnist
+from proxdasa.experiment_choices import BETAS
 from proxdasa.networks import ring
 from proxdasa.problems import Model, Supervised, models
 from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
 
-BETAS = (100.0, 1.0, 0.1, 0.0)
-"""Levels of label skew, from agents with similar data to one class per agent."""
 BATCH = 16
 """Examples per agent and iteration; a partition must give every agent at least as many."""
 DRAWS = 100

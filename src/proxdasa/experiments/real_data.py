@@ -9,14 +9,13 @@ that loss. Here F is the paper's, undivided. With the following changes of param
 The preset ``paper`` keeps these steps for the baselines, but uses the paper's λ, Algorithm 2, data divided at random,
 one initial point per trial for all agents, and γ and α tuned on the paper's grid for its two methods. The preset
 ``as-published`` uses n λ, the data in the order of the files, a different initial point for each agent, and what the
-script of Prox-DASA-GT computes (see `NAMES`). Stationarity is measured with the paper's λ in both.
+script of Prox-DASA-GT computes (see `experiment_choices.NAMES`). Stationarity is measured with the paper's λ in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
@@ -24,6 +23,7 @@ from proxdasa import data, metrics, tuning
 from proxdasa.algorithms import SPPDM, DeepStormV2, ProxDASA, ProxDASAGT, ProxGTSRE
 from proxdasa.contracts import Algorithm
 from proxdasa.data import Contiguous, Dataset, Shuffled
+from proxdasa.experiment_choices import NAMES, Preset
 from proxdasa.networks import Network, paper, ring
 from proxdasa.problems import Supervised, models
 from proxdasa.regularizers import L1
@@ -32,23 +32,11 @@ from proxdasa.runs.setup import Setup
 from proxdasa.schedules import cube_root, diminishing, nesterov, uncapped
 
 DASA: dict[str, type[ProxDASA | ProxDASAGT]] = {"prox-dasa": ProxDASA, "prox-dasa-gt": ProxDASAGT}
-Preset = Literal["paper", "as-published"]
 
 AGENTS = 8
 WEIGHT = 1e-4
 GRID = tuning.combinations({"gamma": (1.0, 3.0, 10.0), "alpha": (0.3, 1.0, 3.0)})
 """The settings from which the paper chooses the best."""
-
-NAMES = {
-    "sppdm": "SPPDM",
-    "prox-gt-sr-e": "ProxGT-SR-E",
-    "deepstorm-v2": "DEEPSTORM v2",
-    "prox-dasa": "Prox-DASA",
-    "prox-dasa-gt": "Prox-DASA-GT",
-    "prox-dasa-gt-script": "Prox-DASA-GT's script",
-}
-"""The methods' names in tables. The script of Prox-DASA-GT averages v into z instead of the tracker, so it is Prox-DASA
-with α_k = α min{√(n/k), 1}, and sends a third vector that nobody reads. Here it runs as Prox-DASA, with two vectors."""
 
 
 @dataclass(frozen=True)

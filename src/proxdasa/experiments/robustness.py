@@ -10,6 +10,7 @@ from proxdasa.algorithms import DPSGD, SPPDM, CDProxSGT, DeepStormV2, ProxDASA, 
 from proxdasa.compressors import QSGD, Float16, SignNorm, TopK
 from proxdasa.conditions import Condition, LinkLoss, Outages
 from proxdasa.contracts import Algorithm, Compressor, Mixing
+from proxdasa.experiment_choices import LOSSES, SHARES_OUT
 from proxdasa.experiments.heterogeneity import BATCH, DATA, skewed_partition
 from proxdasa.mixing import CompressedGossip, Gossip
 from proxdasa.networks import ring
@@ -18,10 +19,6 @@ from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
 from proxdasa.schedules import constant
 
-LOSSES = (0.1, 0.3, 0.5)
-"""Probabilities that a link is down in a round."""
-SHARES_OUT = (0.1, 0.3)
-"""Shares of the time that an agent is out."""
 MEAN_DOWN = 20.0
 """Iterations that an outage lasts on average."""
 SPLITS = {"alike": 100.0, "one-class": 0.0}

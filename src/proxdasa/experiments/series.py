@@ -13,7 +13,7 @@ from typing import Any
 from proxdasa import disk
 from proxdasa.descriptions import describe
 from proxdasa.runs import records
-from proxdasa.runs.loop import CHECKPOINTS, Saving
+from proxdasa.runs.loop import Saving
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result, load
 from proxdasa.runs.setup import Setup
@@ -53,7 +53,7 @@ def run_series(
             ended(name, folder / name, earlier[name])
             continue
         disk.sweep(folder / name)
-        saving = Saving(folder / name / CHECKPOINTS, max(1, setup.iterations // 10))
+        saving = Saving(folder / name / records.CHECKPOINTS, max(1, setup.iterations // 10))
         results[name] = setup.run(announce(name, setup), saving)
         if results[name].records:  # a report cannot read a folder without any
             results[name].save(folder / name, overwrite=True)
@@ -98,4 +98,4 @@ def _remove(folder: Path) -> None:
     """Remove results, the configuration first, so that remains never look like complete results."""
     for file in (records.CONFIG, records.RECORDS, records.FINAL):
         (folder / file).unlink(missing_ok=True)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    shutil.rmtree(folder / records.CHECKPOINTS, ignore_errors=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
+from proxdasa.experiment_choices import RING_SIZES
 from proxdasa.mixing import Gossip
 from proxdasa.networks import ring
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
 
-AGENTS = (5, 10, 20, 40)
-
 
 def speedup(
-    agents: Sequence[int] = AGENTS, iterations: int = 10_000, trials: int = 10, seed: int = 0
+    agents: Sequence[int] = RING_SIZES, iterations: int = 10_000, trials: int = 10, seed: int = 0
 ) -> dict[str, Setup]:
     """Both methods on a ring of each size, as in the paper.
 

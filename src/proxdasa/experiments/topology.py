@@ -9,13 +9,12 @@ import torch
 
 from proxdasa.algorithms import ProxDASA
 from proxdasa.contracts import Mixing
+from proxdasa.experiment_choices import ROUNDS
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.networks import complete, exponential, grid, ring
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import L1
 from proxdasa.runs.setup import Setup
-
-ROUNDS = (1_000, 4_000, 16_000, 64_000)
 
 MIXINGS: dict[str, Mixing] = {"single": Gossip(1), "gossip": Gossip("auto"), "chebyshev": Chebyshev("auto")}
 MIXING_NAMES = {

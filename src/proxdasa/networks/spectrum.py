@@ -3,7 +3,7 @@
 Two kinds of graphs make two kinds of trouble. Rings, paths and grids have eigenvalues so close to one that
 Lanczos needs thousands of steps, but their matrices factorise with hardly any fill-in. Random graphs fill in
 completely, but their spectral gap is wide, and Lanczos is done after a few hundred products. So the first
-attempt is Lanczos, with a budget, and the second is Lanczos on the inverse.
+attempt is Lanczos, with a budget, and the second is Lanczos on the inverse; rings and trees go there at once.
 
 All of it is deterministic: the starting vector is fixed. Only the eigenvalue is wanted, and for that Lanczos
 without reorthogonalisation is enough (Paige, Accuracy and effectiveness of the Lanczos algorithm for the
@@ -48,7 +48,8 @@ def rho(W: csr_array) -> float:
         values = np.linalg.eigvalsh(W.toarray())
         found = max(abs(values[0]), abs(values[-2]))
     else:
-        found = largest(W)
+        # A connected graph with at most n edges has one cycle at most: it factorises without fill-in, and mixes slowly.
+        found = largest(W, near_one=W.nnz <= 3 * n)
         # Gershgorin: λ_n ≥ 2 min w_ii − 1. With the usual weights that spares the other end of the spectrum.
         if found < 1 - 2 * W.diagonal().min():
             found = max(found, largest(-W))
@@ -104,25 +105,34 @@ def laplacian_ends(L: csr_array) -> tuple[float, float]:
     return scale * (1 - largest(csr_array(_identity(scaled) - scaled))), scale * largest(scaled)
 
 
-def largest(A: csr_array) -> float:
+def largest(A: csr_array, near_one: bool = False) -> float:
     """The largest eigenvalue of A on the vectors that sum to zero, where none may exceed one.
 
     A is symmetric and maps these vectors to themselves, as W, −W and L/(2Δ) do. What counts is the distance
-    1 − λ, so that is what the accuracy is relative to.
+    1 − λ, so that is what the accuracy is relative to. ``near_one`` says that the inverse is worth the first attempt.
     """
-    value, converged = _lanczos(
-        lambda v: A @ v, A.shape[0], steps=1000, accept=lambda value: max(ACCURACY * (1 - value), ROUNDING)
-    )
-    if converged:
-        return value
+    attempts = (_by_inverse, _by_products) if near_one else (_by_products, _by_inverse)
+    for attempt in attempts:
+        value, converged = attempt(A)
+        if converged:
+            return value
+    caller_warnings.warn("the eigenvalues of this network were found only roughly; rho may be off")
+    return value
+
+
+def _by_products(A: csr_array) -> tuple[float, bool]:
+    """The eigenvalue by Lanczos on A, and whether it has converged."""
+    return _lanczos(lambda v: A @ v, A.shape[0], steps=1000, accept=lambda value: max(ACCURACY * (1 - value), ROUNDING))
+
+
+def _by_inverse(A: csr_array) -> tuple[float, bool]:
+    """The eigenvalue by Lanczos on (I − A)⁻¹, and whether it has converged."""
     # One is an eigenvalue of W, so the matrix to invert is shifted a little; what that amplifies is the
     # constant vector, which is projected out.
     shifted = csc_array((1 + SHIFT) * _identity(A) - A)
     factors = splu(shifted, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     inverse, converged = _lanczos(factors.solve, A.shape[0], steps=200, accept=lambda value: ACCURACY * value)
-    if not converged:
-        caller_warnings.warn("the eigenvalues of this network were found only roughly; rho may be off")
-    return 1 + SHIFT - 1 / inverse
+    return 1 + SHIFT - 1 / inverse, converged
 
 
 def _identity(A: csr_array) -> csr_array:

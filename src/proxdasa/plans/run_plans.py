@@ -10,7 +10,7 @@ import torch
 
 from proxdasa.contracts import Algorithm
 from proxdasa.mixing import Chebyshev, Every, Gossip
-from proxdasa.plans.plan import TRACKING
+from proxdasa.plans.planning import TRACKING
 from proxdasa.plans.theory import conditions, contraction, strictest, varrho
 from proxdasa.runs.setup import Setup
 

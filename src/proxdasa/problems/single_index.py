@@ -56,6 +56,13 @@ IDENTITY = Link("identity", lambda s: s, torch.ones_like, _identity_population)
 TANH = Link("tanh", torch.tanh, lambda s: 1 - torch.tanh(s).square())
 LINKS = (SQUARE, IDENTITY, TANH)
 
+KEPT = 2**30
+"""Bytes of evaluation points that are kept in memory; more than that are drawn again in every evaluation."""
+MANY = 2**12
+"""Agents from which on the points are read a block of agents at a time."""
+ROWS = 2**14
+"""Points that are used together, so that they are still in the cache when they are read again."""
+
 
 @dataclass(frozen=True, eq=False)
 class SingleIndex:
@@ -99,9 +106,9 @@ class SingleIndex:
         elif not isinstance(self.evaluation, int) or self.evaluation < 1:
             raise invalid("evaluation", 'a number of points or "population"', self.evaluation)
         else:
-            size = self.agents * self.evaluation * self.words * self.dtype.itemsize
+            least = self.evaluation * self.words * self.dtype.itemsize  # the points of one agent at a time
             points = f"evaluation = {self.evaluation:,} points at each of {self.agents:,} agents, d = {self.dim:,},"
-            memory_budget.check(size, points, "fewer points or agents need less")
+            memory_budget.check(max(least, min(self._size, KEPT)), points, "fewer points or agents need less")
 
     @property
     def epoch(self) -> float:
@@ -159,35 +166,57 @@ class SingleIndex:
         if self.evaluation == "population":
             assert self.link.population is not None
             return self.link.population(x, self.truth, self.noise)
+        shared = x.flatten(0, -2).mT if x.shape[-2] == 1 and self.agents > MANY else None  # [d, trials]
         x = x.expand(*x.shape[:-2], self.agents, self.dim)
         θ = x.reshape(-1, self.agents, self.dim).permute(1, 2, 0)  # [n, d, trials]: one product per agent
         loss, grad = θ.new_zeros(self.agents, θ.shape[-1]), torch.zeros_like(θ)
-        # Slices that stay in cache: X is read for the residual and again for the gradient.
-        for X, Y in zip(
-            *(torch.split(part, max(1, 2**14 // self.agents), dim=1) for part in self._points), strict=True
-        ):
-            s = X @ θ
-            residual = self.link.value(s) - Y
-            loss += residual.square().sum(dim=1)
-            grad += X.mT @ (residual * self.link.slope(s))
-        count = self._points[0].shape[1]
-        shape = x.shape
+        for here in self._blocks:
+            points = self._held[here] if self._held else self._draw(here)
+            # Slices that stay in cache: X is read for the residual and again for the gradient.
+            slices = (torch.split(part, max(1, ROWS // len(here)), dim=1) for part in points)
+            rows = slice(here.start, here.stop)
+            for X, Y in zip(*slices, strict=True):
+                s = X @ θ[rows] if shared is None else (X.flatten(0, 1) @ shared).view(*Y.shape[:2], -1)
+                residual = self.link.value(s) - Y
+                loss[rows] += residual.square().sum(dim=1)
+                grad[rows] += X.mT @ (residual * self.link.slope(s))
+        count, shape = self.evaluation, x.shape
         return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.permute(2, 0, 1).reshape(shape) * (2 / count))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         """No scores besides loss and gradient."""
         return {}
 
-    @cached_property
-    def _points(self) -> tuple[Tensor, Tensor]:
-        """The evaluation points X ``[n, points, d]`` and Y ``[n, points, 1]``."""
+    @property
+    def _blocks(self) -> list[range]:
+        """Agents whose points are drawn and used together: all of them, or few enough for the cache if n is large."""
         assert isinstance(self.evaluation, int)
-        X = torch.empty(self.agents, self.evaluation, self.dim, dtype=self.dtype)
-        Y = torch.empty(self.agents, self.evaluation, 1, dtype=self.dtype)
-        for i in range(self.agents):
-            words = samples.words(self.seed, samples.EVALUATION, 0, self.first + i, self.evaluation * self.words)
-            rows = self.sample(words.view(self.evaluation, self.words))
-            X[i], Y[i] = rows[:, :-1], rows[:, -1:]
+        most = self.agents if self._size <= KEPT and self.agents <= MANY else max(1, ROWS // self.evaluation)
+        return [range(first, min(first + most, self.agents)) for first in range(0, self.agents, most)]
+
+    @cached_property
+    def _held(self) -> dict[range, tuple[Tensor, Tensor]]:
+        """The evaluation points by block of agents; none if they take more memory than `KEPT`."""
+        return {here: self._draw(here) for here in self._blocks} if self._size <= KEPT else {}
+
+    @property
+    def _size(self) -> int:
+        """Bytes of all evaluation points."""
+        assert isinstance(self.evaluation, int)
+        return self.agents * self.evaluation * self.words * self.dtype.itemsize
+
+    def _draw(self, here: range) -> tuple[Tensor, Tensor]:
+        """The evaluation points of some agents, X ``[agents, points, d]`` and Y ``[agents, points, 1]``."""
+        assert isinstance(self.evaluation, int)
+        agents = range(self.first + here.start, self.first + here.stop)
+        X = torch.empty(len(here), self.evaluation, self.dim, dtype=self.dtype)
+        Y = torch.empty(len(here), self.evaluation, 1, dtype=self.dtype)
+        count = self.evaluation * self.words
+        most = max(1, ROWS // self.evaluation)  # at a time, because the words take as much memory again
+        for first in range(0, len(here), most):
+            words = samples.words_of(self.seed, samples.EVALUATION, 0, agents[first : first + most], count)
+            rows = self.sample(words.reshape(-1, self.evaluation, self.words))
+            X[first : first + most], Y[first : first + most] = rows[..., :-1], rows[..., -1:]
         return X, Y
 
 

@@ -1,23 +1,20 @@
 """Tables, figures and a page from results folders alone; nothing here runs anything."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from proxdasa.reports.axis_quantities import AXES, quantity
-from proxdasa.reports.comparison import Comparison
-from proxdasa.reports.comparison import compare as compare_runs
-from proxdasa.reports.curves import Curve, Run, Spread, finals
-from proxdasa.reports.loading import load_runs, salvage
-from proxdasa.reports.ranking import quantity_of
-from proxdasa.reports.table_files import Cell, Sheet
-from proxdasa.reports.tables import Line, Slope, Table, compare, end_sheet, shorten_comparison, summarise, write_csv
-from proxdasa.reports.texts import visible
+from proxdasa.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from proxdasa.reports import plan_tables, tuning_results
+    from proxdasa.reports.axis_quantities import AXES, quantity
+    from proxdasa.reports.comparison import Comparison
+    from proxdasa.reports.comparison import compare as compare_runs
+    from proxdasa.reports.curves import Curve, Run, Spread, finals
     from proxdasa.reports.figures import draw, draw_comparison, draw_runs, drawable, second_half, shown_curve
+    from proxdasa.reports.loading import load_runs, salvage
     from proxdasa.reports.page import write_page
     from proxdasa.reports.panels import Panel, draw_panels
+    from proxdasa.reports.ranking import quantity_of
     from proxdasa.reports.robustness_figures import (
         ImperfectRun,
         draw_bytes,
@@ -27,34 +24,11 @@ if TYPE_CHECKING:
         rules_sheet,
     )
     from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, rounds_sheet
-
-# What draws is imported when it is first used: matplotlib takes half a second, and most commands draw nothing.
-_DRAWING = {
-    "figures": ("draw", "draw_comparison", "draw_runs", "drawable", "second_half", "shown_curve"),
-    "page": ("write_page",),
-    "panels": ("Panel", "draw_panels"),
-    "robustness_figures": (
-        "ImperfectRun",
-        "draw_bytes",
-        "draw_imperfections",
-        "draw_rules",
-        "robustness_sheet",
-        "rules_sheet",
-    ),
-    "studies": ("LEVEL_MEASURES", "GraphRun", "draw_levels", "draw_rounds", "rounds_sheet"),
-    "plan_tables": (),
-    "tuning_results": (),
-}
-"""Modules that draw, and what this package exports of them."""
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _DRAWING.items():
-        if name == module or name in names:
-            found = import_module(f"{__name__}.{module}")
-            return found if name == module else getattr(found, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
+    from proxdasa.reports.table_files import Cell, Sheet
+    from proxdasa.reports.tables import Line, Slope, Table, compare, end_sheet, shorten_comparison, summarise, write_csv
+    from proxdasa.reports.texts import visible
+else:
+    __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
     "AXES",

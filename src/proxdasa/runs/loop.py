@@ -27,9 +27,6 @@ from proxdasa.runs.records import Row, write_config
 from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.stopping import Watch
 
-CHECKPOINTS = "checkpoints"
-"""The name of the folder for checkpoints within a results folder."""
-
 
 @dataclass(frozen=True)
 class Saving:

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from torch import Tensor
 
 from proxdasa import caller_warnings, disk
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 try:
     import fcntl
@@ -30,6 +30,8 @@ except ImportError:  # Windows
 Row = dict[str, Any]
 
 CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints within a results folder."""
 LOCK = ".lock"
 """An empty file, locked while a run writes to its folder; it may stay there."""
 
@@ -62,6 +64,8 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
 
     If the disk has room for all but the final state, by far the largest file, the others are kept without it.
     """
+    from safetensors.torch import save  # noqa: PLC0415 - imports PyTorch, which reading records does without
+
     lines, settings, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
     final, failure = folder / FINAL, None
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,6 +158,8 @@ def parse_rows(text: str, path: Path) -> list[Row]:
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """The final state of a results folder."""
+    from safetensors.torch import load_file  # noqa: PLC0415
+
     path = _require(folder, FINAL)
     try:
         return load_file(path)
@@ -163,6 +169,8 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies that can be saved: safetensors refuses two variables that share one tensor, such as x₋ = x⁰."""
+    import torch  # noqa: PLC0415
+
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
 
 

@@ -16,8 +16,7 @@ from proxdasa.contracts import running_of
 from proxdasa.engines import Task
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
 from proxdasa.runs.denormals import flushed_denormals
-from proxdasa.runs.loop import CHECKPOINTS
-from proxdasa.runs.records import RECORDS, Row, read_config
+from proxdasa.runs.records import CHECKPOINTS, RECORDS, Row, read_config
 from proxdasa.runs.results import EXTRA, Result
 from proxdasa.runs.stopping import Watch
 from proxdasa.sites.agreement import average, mixing_rounds, unanimous

@@ -24,8 +24,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from proxdasa.checks import check_positive_number
-from proxdasa.configs import reading
-from proxdasa.configs.objects import ConfigError
+from proxdasa.configs import reading, settings_file
+from proxdasa.configs.settings_file import ConfigError
 from proxdasa.contracts import Problem, running_of
 from proxdasa.data.per_agent_files import PerAgent
 from proxdasa.metrics import STANDARD, Metric, certificate, density, loss, objective, solution_density
@@ -116,7 +116,7 @@ def _measurable(study: Study, own: Problem) -> list[str]:
 
 def read_study(path: Path, data: Path | None = None) -> Study:
     """Read a study; ``data`` takes the place of the file of this site's examples."""
-    text, settings = path.read_bytes(), reading.load(path)
+    text, settings = path.read_bytes(), settings_file.load(path)
     try:
         sites = settings.pop("sites", None)
         if not isinstance(sites, Mapping) or not isinstance(sites.get("addresses"), Mapping):

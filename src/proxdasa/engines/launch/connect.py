@@ -10,13 +10,11 @@ from typing import NoReturn
 import torch
 
 from proxdasa.engines.launch import signals
+from proxdasa.engines.launch.environment import GLOO_TRANSPORT, TIMEOUT, several
 from proxdasa.engines.messages.gloo import join_torch
 from proxdasa.engines.messages.mpi import MPI
-from proxdasa.engines.messages.transport import CPU, TIMEOUT, Transport
+from proxdasa.engines.messages.transport import CPU, Transport
 
-GLOO_TRANSPORT = "GLOO_DEVICE_TRANSPORT"
-UNDER_MPI = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
-"""Variables that hold the number of a process under Open MPI, MPICH and its relatives, and Slurm's srun."""
 GRACE = 1.0
 """Seconds in which other processes that met the same error can report it before MPI ends them all."""
 PATIENCE = 10.0
@@ -61,27 +59,6 @@ def _refuse_tls() -> None:
             f"{GLOO_TRANSPORT}=TCP_TLS would not encrypt anything; unset it. Between organisations use proxdasa site, "
             "whose links are encrypted"
         )
-
-
-def several() -> bool:
-    """Whether this process was started as one of several.
-
-    Examples:
-        >>> engines.several()
-        False
-    """
-    return any(name in os.environ for name in ("RANK", *UNDER_MPI))
-
-
-def first() -> bool:
-    """Whether this process is the one that writes results.
-
-    Examples:
-        >>> if engines.first():  # in one process only
-        ...     print("saved")
-        saved
-    """
-    return next((os.environ[name] for name in ("RANK", *UNDER_MPI) if name in os.environ), "0") == "0"
 
 
 def end(code: int, learned: bool = False) -> NoReturn:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
-from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START
-from proxdasa.engines.messages.transport import CPU, DOUBT, TIMEOUT, LostError, doubt, find_lost
+from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START, TIMEOUT
+from proxdasa.engines.messages.transport import CPU, DOUBT, LostError, doubt, find_lost
 
 T = TypeVar("T")
 

@@ -9,7 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from proxdasa.engines.messages.transport import CPU, TIMEOUT, LostError, doubt, find_lost
+from proxdasa.engines.launch.environment import TIMEOUT
+from proxdasa.engines.messages.transport import CPU, LostError, doubt, find_lost
 from proxdasa.exit_codes import Code
 
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages

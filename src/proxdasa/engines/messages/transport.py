@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 CPU = torch.device("cpu")
-TIMEOUT = 60.0
-"""Seconds after which a silent process counts as lost."""
 DOUBT = 0.5
 """Seconds within which all processes notice that another one has ended."""
 
