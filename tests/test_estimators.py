@@ -16,13 +16,13 @@ from proxdasa import networks
 from proxdasa.estimators import DecentralizedClassifier, DecentralizedRegressor, solver
 from proxdasa.samples import Samples
 
-ROUGH = {"max_iter": 60, "tol": 1e-2, "agents": 3}
+ROUGH = {"max_iter": 40, "tol": 1e-2, "agents": 2}
 
 
 @pytest.mark.filterwarnings("ignore")  # scikit-learn warns of what its own checks do
 @parametrize_with_checks([DecentralizedClassifier(**ROUGH), DecentralizedRegressor(**ROUGH)])
 def test_scikit_learns_checks(estimator, check, monkeypatch):
-    monkeypatch.setattr(solver, "SEARCHED", 30)
+    monkeypatch.setattr(solver, "SEARCHED", 15)
     check(estimator)
 
 
@@ -52,12 +52,12 @@ def objective(coef, intercept, X, y, weight):
     return np.mean(np.logaddexp(0, outputs) - y * outputs) + weight * np.abs(coef).sum()
 
 
-@pytest.mark.parametrize(("weight", "uneven"), [(0.01, False), (0.05, True)])
+@pytest.mark.parametrize(("weight", "uneven"), [(0.05, True), pytest.param(0.01, False, marks=pytest.mark.slow)])
 def test_sparse_logistic_regression_reaches_saga_with_the_automatic_step_size(weight, uneven):
     X, y = load_breast_cancer(return_X_y=True)
     sites = np.minimum(np.arange(len(y)) // 40, 5) if uneven else None  # five of 40 and one of 369, sorted by time
     minimum, coef = saga(standardised(X), y, weight)
-    model = DecentralizedClassifier(penalty="l1", weight=weight, tol=1e-7, max_iter=20_000).fit(X, y, groups=sites)
+    model = DecentralizedClassifier(penalty="l1", weight=weight, tol=1e-7).fit(X, y, groups=sites)
     own = model.coef_[0] * X.std(0)  # of the standardised features
     reached = objective(own, model.intercept_[0] + model.coef_[0] @ X.mean(0), standardised(X), y, weight)
     assert reached == pytest.approx(minimum, abs=1e-9)
@@ -121,10 +121,13 @@ def test_a_perceptron_learns_what_a_line_cannot_and_is_drawn_by_the_random_state
     y = (X[:, 0] * X[:, 1] > 0).astype(int)
     settings = {"hidden": [8], "max_iter": 150, "tol": 1e-3, "weight": 1e-5}
     with pytest.warns(ConvergenceWarning, match=r"has not reached tol = 0.001 in max_iter = 150 iterations"):
-        model, again, other = (DecentralizedClassifier(**settings, random_state=seed).fit(X, y) for seed in (0, 0, 1))
+        model = DecentralizedClassifier(**settings, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.9
-    assert np.array_equal(model.decision_function(X), again.decision_function(X))
-    assert not np.array_equal(model.decision_function(X), other.decision_function(X))
+    settings["max_iter"] = 5
+    with pytest.warns(ConvergenceWarning, match="in max_iter = 5 iterations"):
+        early, again, other = (DecentralizedClassifier(**settings, random_state=seed).fit(X, y) for seed in (0, 0, 1))
+    assert np.array_equal(early.decision_function(X), again.decision_function(X))
+    assert not np.array_equal(early.decision_function(X), other.decision_function(X))
     with pytest.raises(AttributeError, match="it has hidden layers: see module_"):
         _ = model.coef_
     outputs = model.module_(torch.from_numpy(X))[:, 0]  # in the units of X

@@ -55,7 +55,9 @@ def test_the_same_bits_over_gloo(size, tmp_path):
 
 
 @LINUX
-@pytest.mark.parametrize(("launcher", "size"), [("torchrun", 2), ("mpiexec", 3)])
+@pytest.mark.parametrize(
+    ("launcher", "size"), [("torchrun", 2), ("mpiexec", 2), pytest.param("mpiexec", 3, marks=pytest.mark.slow)]
+)
 def test_the_same_bits_under_a_launcher(launcher, size, tmp_path):
     """In fresh interpreters, as a user has it."""
     if launcher == "mpiexec":

@@ -354,6 +354,30 @@ def test_full_gradients_are_the_agents_own():
     assert torch.equal(agents.full_grad(x), p.evaluate(x).grad)
 
 
+@pytest.mark.parametrize("name", ["perceptron", "invented"])
+def test_a_part_is_not_tried_again_and_has_a_network_of_its_own(name):
+    tried = []
+
+    def loss(outputs, targets):
+        tried.append(len(targets))
+        return cross_entropy(outputs, targets)
+
+    whole = problem(name, loss=loss)
+    tried.clear()
+    parts = [whole.restrict(range(i, i + 1)) for i in range(3)]
+    assert not tried
+    x = torch.randn(1, 3, whole.dim, generator=torch.Generator().manual_seed(0))
+    agents = [(p, range(i, i + 1), x[:, i : i + 1]) for i, p in enumerate(parts)]
+    alone = [p.grad(row, Samples(p, 0, 1, agent)(0)) for p, agent, row in agents]
+    torch.testing.assert_close(torch.cat(alone, dim=1), whole.grad(x, Samples(whole, 0, 1, range(3))(0)))
+    losses = torch.cat([p.evaluate(row).loss for p, _, row in agents], dim=1)
+    torch.testing.assert_close(losses, whole.evaluate(x).loss.expand_as(losses))
+    made = [p._training.module for p in (whole, *parts)]
+    made += [p._evaluating.module for p in (whole, *parts) if p._evaluating is not p._training]
+    assert len(made) == len({id(module) for module in made}), "threads put parameters of their rows into modules"
+    assert all(p._evaluating is p._training or not p._evaluating.module.training for p in parts)
+
+
 def test_losses_are_per_example():
     outputs, targets = torch.randn(5, 3), torch.tensor([0, 2, 1, 1, 0])
     assert cross_entropy(outputs, targets).shape == (5,)

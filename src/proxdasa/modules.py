@@ -134,7 +134,21 @@ def fill(module: nn.Module, x: Tensor) -> nn.Module:
     return module
 
 
-def solution_of(result: Solved, trial: int) -> Tensor:
+def take_solution(
+    x: Tensor | Solved, trial: int | None, buffers: Tensor | None, dim: int
+) -> tuple[Tensor, Tensor | None]:
+    """The vector x ``[d]`` and the running statistics that belong to it; of a result, those of a trial."""
+    if not isinstance(x, Tensor):
+        x, rows = _solution_of(x, 0 if trial is None else trial), getattr(x, "buffers", None)
+        buffers = rows[trial or 0] if buffers is None and rows is not None else buffers
+    elif trial is not None:
+        raise ValueError("trial is for the result of a run; a vector has none")
+    if x.shape != (dim,):
+        raise ValueError(f"x must be a vector of shape [{dim}]; got a tensor of shape {list(x.shape)}")
+    return x, buffers
+
+
+def _solution_of(result: Solved, trial: int) -> Tensor:
     """The solution of one trial."""
     if not isinstance(getattr(result, "solution", None), Tensor):
         raise invalid("x", "a vector, or the result of a run", result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -95,12 +95,15 @@ def outputs_of(copies: Copies, x: Tensor, inputs: Tensor, r: Tensor | None = Non
 
 
 def scores_of(
-    copies: Copies, x: Tensor, data: Dataset, inputs: Tensor, targets: Tensor, r: Tensor | None = None
+    copies: Copies, x: Tensor, data: Dataset, cast: Callable[[Tensor], Tensor], r: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Loss on the test examples, and for classes the share that is predicted correctly.
+    """Loss on the test examples, if there are any, and for classes the share that is predicted correctly.
 
     The prediction is the largest of the outputs; with fewer outputs than classes there is no accuracy.
     """
+    if data.test_x is None or data.test_y is None:
+        return {}
+    inputs, targets = cast(data.test_x), cast(data.test_y)
     if not copies.fit.tensor:
         size = chunk_size(copies, len(x))
         pairs = zip(torch.split(inputs, size), torch.split(targets, size), strict=True)

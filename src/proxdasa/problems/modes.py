@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +46,15 @@ def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: C
         return choose(module, training.loss, fit, *two, running=training.running)[0]
     except ValueError as error:
         raise ValueError(f"{error} (in evaluation mode, after eval())") from None
+
+
+def copy_modes(training: Copies, evaluating: Copies, module: nn.Module) -> tuple[Copies, Copies]:
+    """What was found for a network, with a further copy of it, which may be changed: for a thread of its own, say.
+
+    Forward passes put the parameters of a row into the module for a moment, so threads must not share one.
+    """
+    ours = replace(training, module=module)
+    return ours, ours if evaluating is training else replace(evaluating, module=copy.deepcopy(module).eval())
 
 
 def _check_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:

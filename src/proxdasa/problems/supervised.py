@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -21,14 +21,14 @@ from proxdasa.modules import (
     describe_model,
     fill,
     make_module,
-    solution_of,
+    take_solution,
     trained_shapes,
 )
 from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_passes, scores_of
 from proxdasa.problems.copies import Copies, Pass, Path
 from proxdasa.problems.fitting import two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
-from proxdasa.problems.modes import evaluating_copies, training_copies
+from proxdasa.problems.modes import copy_modes, evaluating_copies, training_copies
 from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
 from proxdasa.problems.starting_points import Initial, check_initial, starting_points
@@ -141,7 +141,9 @@ class Supervised:
             mean_size = math.nan  # until `join` has asked the processes of the other agents
         rows, sizes = torch.cat(parts), [len(part) for part in parts]
         own = replace(data, x=data.x[rows], y=data.y[rows])
-        return replace(self, data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
+        # Which statistics change may depend on the examples, so those of each agent are tried for them.
+        make = self._keep_trial if self.data.here and not self.running else partial(replace, self)
+        return make(data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
 
     def join(self, peers: Peers) -> Supervised:
         """This part of the problem, told how many examples an agent has on average over all processes."""
@@ -152,7 +154,7 @@ class Supervised:
         if self.weights == "agents":
             return self
         total, agents = peers.sum(torch.tensor([len(self._rows), self.agents], dtype=torch.float64)).tolist()
-        return replace(self, mean_size=total / agents)
+        return self._keep_trial(mean_size=total / agents)
 
     def describe(self) -> dict[str, Any]:
         """The arguments, and the SHA-256 of a given network's parameters, or of the constants that a function makes.
@@ -173,13 +175,7 @@ class Supervised:
         has running statistics, a vector needs them too: ``buffers`` ``[s]``, or those of all agents ``[n, s]``, of
         which r̄ is taken. A result has them (`Result.buffers`).
         """
-        if not isinstance(x, Tensor):
-            x, rows = solution_of(x, 0 if trial is None else trial), getattr(x, "buffers", None)
-            buffers = rows[trial or 0] if buffers is None and rows is not None else buffers
-        elif trial is not None:
-            raise ValueError("trial is for the result of a run; a vector has none")
-        if x.shape != (self.dim,):
-            raise ValueError(f"x must be a vector of shape [{self.dim}]; got a tensor of shape {list(x.shape)}")
+        x, buffers = take_solution(x, trial, buffers, self.dim)
         module = fill(convert(self._module, x.dtype), x)
         if self.buffers is None and buffers is None:  # or data that are elsewhere would be read
             return module
@@ -252,14 +248,18 @@ class Supervised:
 
     def scores(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:
         """Loss on the test examples, if there are any, and for classes the share that is predicted correctly."""
-        data, r = self.examples, self._check_buffers(buffers)
-        if data.test_x is None or data.test_y is None:
-            return {}
-        return scores_of(self._evaluating, x, data, self._cast(data.test_x), self._cast(data.test_y), r)
+        return scores_of(self._evaluating, x, self.examples, self._cast, self._check_buffers(buffers))
 
     def outputs(self, x: Tensor, inputs: Tensor, buffers: Tensor | None = None) -> Tensor:
         """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
         return outputs_of(self._evaluating, x, self._cast(inputs), self._check_buffers(buffers))
+
+    def _keep_trial(self, **changes: Any) -> Supervised:
+        """The same network for some of the examples on which it was tried, without trying it again."""
+        part, kept = object.__new__(type(self)), {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        training, evaluating = copy_modes(self._training, self._evaluating, convert(self._module, self.dtype))
+        vars(part).update(kept | changes, _module=self._module, _training=training, _evaluating=evaluating)
+        return part
 
     def _passes(self, x: Tensor, r: Tensor | None, sample: Tensor) -> list[Pass]:
         """The copies x and r on their samples, as many at a time as fit the cache."""
