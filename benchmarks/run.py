@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from benchmarks import jobs
 from benchmarks.large import large
 from benchmarks.starting import starting
 from benchmarks.timing import best, console, show
@@ -366,3 +367,4 @@ if __name__ == "__main__":
     mixing()
     processes()
     large()
+    jobs.main()

@@ -497,7 +497,7 @@ def test_tiny_numbers_are_zero_in_a_run_and_not_after_it():
 def test_the_arguments_of_run_are_the_settings_and_its_course():
     names = list(inspect.signature(proxdasa.run).parameters)
     settings = [entry.name for entry in dataclasses.fields(Setup)]
-    assert names == [*settings, "progress", "checkpoints", "checkpoint_every", "processes"]
+    assert names == [*settings, "progress", "checkpoints", "checkpoint_every", "processes", "jobs"]
     described = re.findall(r"^        (\w+): ", proxdasa.run.__doc__, re.MULTILINE)
     assert described == names
 

@@ -107,8 +107,9 @@ def uniforms(words: Tensor) -> Tensor:
 class Samples:
     """The samples of a problem's agents at iteration k, as ``[trials, agents, ?]``, fetched a block at a time."""
 
-    def __init__(self, problem: Problem, seed: int, trials: int, agents: range) -> None:
+    def __init__(self, problem: Problem, seed: int, trials: int, agents: range, first_trial: int = 0) -> None:
         self.problem, self.seed, self.trials, self.agents = problem, seed, trials, agents
+        self._first_trial = first_trial
         self._words = Words()
         self._held: dict[int, tuple[int, Tensor]] = {}
 
@@ -134,7 +135,8 @@ class Samples:
         agents, count = self.agents, self.problem.words
         fetched = np.empty((self.trials, len(agents), BLOCK * count), dtype=np.int32)
         for trial in range(self.trials) if count else ():
-            fetched[trial] = self._words(self.seed, stream, trial, block, agents, BLOCK * count)
+            name = self._first_trial + trial
+            fetched[trial] = self._words(self.seed, stream, name, block, agents, BLOCK * count)
         return torch.from_numpy(fetched).view(self.trials, len(agents), BLOCK, count).permute(2, 0, 1, 3)
 
 

@@ -62,7 +62,7 @@ def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
 
 def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: str = "objective") -> tuning.Halving:
     """A quick search, with its progress on the terminal; the same command continues it where it was interrupted."""
-    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+    from proxdasa.runs.saving import Saving  # noqa: PLC0415 - imports PyTorch
 
     saving = Saving(output / tuning.RUNGS, max(1, setup.iterations // 10))
     try:

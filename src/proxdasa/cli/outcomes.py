@@ -81,23 +81,33 @@ def _advise_alone(output: Path) -> None:
 
 
 def _checkpoints(output: Path) -> list[Path]:
-    return [path for path in (output / records.CHECKPOINTS).glob("[0-9]*") if path.name.isdecimal()]
+    """The checkpoints of a run or, if it is computed in parts, of the one whose last checkpoint is the earliest."""
+    folder = output / records.CHECKPOINTS
+    places = records.part_folders(folder) or [folder]
+    found = [[path for path in place.glob("[0-9]*") if path.name.isdecimal()] for place in places]
+    return min(found, key=lambda paths: max((int(path.name) for path in paths), default=0))
 
 
-def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool) -> dict[str, Result]:
-    """Run a series into folders of ``output``; exit if it is interrupted."""
+def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool, jobs: int | None = 1) -> dict[str, Result]:
+    """Run a series into folders of ``output``; exit if it is interrupted, or a process is lost."""
     from proxdasa import experiments  # noqa: PLC0415 - imports PyTorch
 
-    with input_errors(), records.claim(output), progress(list(setups), output) as announce:
-        results = experiments.run_series(setups, output, announce, overwrite, note, print_end)
-    if results and (last := results[name := list(results)[-1]]).stopped == "interrupted":
-        kept = "its records are saved" if last.records else "it has no records"
-        say(
-            f"interrupted: {name} at iteration {last.iterations} of {setups[name].iterations} ({kept}); "
-            f"{len(results) - 1} of {len(setups)} runs are finished; "
-            f"the same command{' without --overwrite' if overwrite else ''} goes on",
-            err,
-        )
+    again = f"the same command{' without --overwrite' if overwrite else ''} goes on"
+    try:
+        with input_errors(), records.claim(output), progress(list(setups), output) as announce:
+            results = experiments.run_series(setups, output, announce, overwrite, note, print_end, jobs)
+    except contracts.PeerError as error:
+        say(f"error: {error}", err)
+        say(f"what was computed so far is kept; {again}", err)
+        raise typer.Exit(Code.LOST) from None
+    if stopped := {name: result for name, result in results.items() if result.stopped == "interrupted"}:
+        where = [
+            f"{name} at iteration {result.iterations} of {setups[name].iterations} "
+            f"({'its records are saved' if result.records else 'it has no records'})"
+            for name, result in stopped.items()
+        ]
+        finished = f"{len(results) - len(stopped)} of {len(setups)} runs are finished"
+        say(f"interrupted: {', '.join(where)}; {finished}; {again}", err)
         raise typer.Exit(Code.INTERRUPTED)
     return results
 

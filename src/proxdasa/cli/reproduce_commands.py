@@ -14,6 +14,7 @@ from proxdasa.cli.computing import computes
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
+from proxdasa.cli.shared_options import Jobs
 from proxdasa.exit_codes import Code
 from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RING_SIZES, ROUNDS, SHARES_OUT
 from proxdasa.experiment_choices import Preset as Presets
@@ -56,6 +57,7 @@ def speedup(
     trials: Trials = 10,
     seed: Seed = 0,
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
 ) -> None:
     """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
 
@@ -66,7 +68,7 @@ def speedup(
     with input_errors():
         setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
-    results = run_all(setups, output, overwrite)
+    results = run_all(setups, output, overwrite, jobs)
     with input_errors():
         runs = reports.load_runs([output / name for name in setups])
         summary, figure = reports.summarise(runs), reports.draw(runs, output / "figure.png")
@@ -88,6 +90,7 @@ def _compare(
     seed: Seed = 0,
     output: Output = None,
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
 ) -> None:
     from proxdasa.experiments import real_data  # noqa: PLC0415
 
@@ -98,7 +101,7 @@ def _compare(
         sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
     tuned = {}
     with tuning.expect_divergence():
-        searched = run_all(sweeps, output, overwrite)
+        searched = run_all(sweeps, output, overwrite, jobs)
     for folder, result in searched.items():
         method, title = folder.removeprefix("sweep/"), result.config["facts"]["title"]
         symbols = {"gamma": "γ", "alpha": "α"}
@@ -115,7 +118,7 @@ def _compare(
         raise typer.Exit(Code.DIVERGED)
     with input_errors():
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
-    results = run_all(setups, output, overwrite)
+    results = run_all(setups, output, overwrite, jobs)
     with input_errors():
         runs = [replace(run, title=NAMES[method]) for method, run in _load(output, setups).items()]
         sheet = reports.compare(runs, real_data.published_values(name))
@@ -145,6 +148,7 @@ def heterogeneity(
     seed: Seed = 0,
     output: Output = None,
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
 ) -> None:
     """Agents whose data differ: Prox-DASA, Prox-DASA-GT and D-PSGD on ever more uneven labels.
 
@@ -157,7 +161,7 @@ def heterogeneity(
     with input_errors():
         setups = experiments.heterogeneity(data, numbers("--betas", betas, float), 10, iterations, trials, seed)
     say(f"{data}, 10 agents on a ring, K = {iterations}, {trials} trials, β = {betas}")
-    results = run_all(setups, output, overwrite)
+    results = run_all(setups, output, overwrite, jobs)
     with input_errors():
         runs = {name: replace(run, label=level(name)) for name, run in _load(output, setups).items()}
         shares = {run: skew(setups[name].problem) for name, run in runs.items()}
@@ -178,6 +182,7 @@ def topology(
     seed: Seed = 0,
     output: Annotated[Path, output_option("Folder for results, table and figure.")] = Path("results/topology"),
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
 ) -> None:
     """Graphs and rounds: ring, grid, exponential and complete, with one round per iteration, gossip and Chebyshev.
 
@@ -189,7 +194,7 @@ def topology(
     with input_errors():
         setups = experiments.topology(list(dict.fromkeys(numbers("--rounds", rounds, int))), side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
-    results = run_all(setups, output, overwrite)
+    results = run_all(setups, output, overwrite, jobs)
     with input_errors():
         runs = [_graph_run(name, setups[name], run) for name, run in _load(output, setups).items()]
         title = f"{reports.quantity_of('stationarity', [each.run for each in runs]).label} at the end"
@@ -212,6 +217,7 @@ def robustness(
     seed: Seed = 0,
     output: Annotated[Path, output_option("Folder for results, tables and figures.")] = Path("results/robustness"),
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
 ) -> None:
     """Imperfect networks: six methods under lost messages, agents that are out, and compressed messages.
 
@@ -229,7 +235,7 @@ def robustness(
     say(f"digits, 10 agents on a ring, K = {iterations}, {trials} trials, {len(setups)} runs")
     rules = lost_messages.compare_rules(RULES_LENGTH, RULES_LENGTH // 100, trials)
     with tuning.expect_divergence():
-        results = run_all(setups, output, overwrite)
+        results = run_all(setups, output, overwrite, jobs)
     with input_errors():
         loaded = _load(output, setups)
         runs = [

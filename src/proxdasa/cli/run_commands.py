@@ -22,7 +22,7 @@ from proxdasa.cli.display import err, input_errors, output_option, say, show_fin
 from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.process_advice import ProcessAdvice
 from proxdasa.cli.progress_display import add_audience_options, note, print_end, progress
-from proxdasa.cli.shared_options import add_options
+from proxdasa.cli.shared_options import Jobs, add_options
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import RENDEZVOUS, TIMEOUT
 from proxdasa.engines.launch.launcher import launch, mark_reported
@@ -45,6 +45,7 @@ ENDINGS = {"interrupted": Code.INTERRUPTED, "diverged": Code.DIVERGED}
 class ProcessOptions:
     """The options that run and resume share."""
 
+    jobs: Jobs = None
     processes: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Divide the agents among N processes on this machine.")
     ] = None
@@ -155,14 +156,14 @@ def _start(
     with input_errors():  # if TensorBoard is missing, say so before anything runs
         board = TensorBoard(output / BOARD) if options.tensorboard else None
     if options.processes is None:
-        _run(read, output, every, partial(_connect, options), make_room, board)
+        _run(read, output, every, partial(_connect, options), make_room, board, options.jobs)
     else:
         _launch(options, arguments, output, read, make_room)
 
 
 def _read_every(config: Path) -> int | None:
     """After how many iterations the run to resume writes a checkpoint."""
-    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+    from proxdasa.runs.saving import Saving  # noqa: PLC0415 - imports PyTorch
 
     ending = records.read_config(config.parent)["ending"]
     try:
@@ -175,7 +176,10 @@ def _connect(options: ProcessOptions) -> Transport | None:
     """The connection to the other processes, if there are any."""
     if options.max_restarts:
         raise ValueError("--max-restarts needs --processes; under torchrun give it to torchrun")
-    return engines.connect(options.interface, options.timeout)
+    transport = engines.connect(options.interface, options.timeout)
+    if transport and options.jobs:
+        raise ValueError("--jobs is for runs in one process, and this one has its agents in several; leave it out")
+    return transport
 
 
 def _read(file: Path, exact: bool, conditions: Sequence[str], try_step: bool) -> Setup:
@@ -215,6 +219,8 @@ def _launch(
     with input_errors():
         if options.interface is not None:
             raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
+        if options.jobs is not None:
+            raise ValueError("--jobs divides trials among processes, and --processes agents; leave one of them out")
     with outcomes(output):
         engines.blocks(read(True).network.n, options.processes)
         with records.claim(output):  # and then left to the process that writes
@@ -237,9 +243,11 @@ def _run(
     connect: Callable[[], Transport | None],
     make_room: Callable[[], None],
     board: TensorBoard | None,
+    jobs: int | None,
 ) -> None:
     """Run in this process, perhaps with others, and save the results."""
-    from proxdasa.runs.loop import Saving  # noqa: PLC0415 - imports PyTorch
+    from proxdasa.runs.jobs import choose_jobs, run_setup  # noqa: PLC0415 - imports PyTorch
+    from proxdasa.runs.saving import Saving  # noqa: PLC0415
 
     with outcomes(output), ExitStack() as held:
         setup = read(not engines.several())
@@ -259,9 +267,12 @@ def _run(
                     listeners += [board] if announce and board else []
                     if announce and transport and RENDEZVOUS in os.environ:
                         listeners.append(ProcessAdvice(transport.size))
-                    loop = setup.loop(transport)
-                    del setup  # frees the data of agents that live in other processes
-                    result = loop.run(listeners, saving)
+                    if transport is None:
+                        result = run_setup(setup, listeners, saving, choose_jobs([setup], jobs, own_code=True))
+                    else:
+                        loop = setup.loop(transport)
+                        del setup  # frees the data of agents that live in other processes
+                        result = loop.run(listeners, saving)
                 if leads:
                     with signals.ignored():
                         result.save(output, overwrite=True)

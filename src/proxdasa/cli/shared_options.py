@@ -6,9 +6,22 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import typer
 
 G = TypeVar("G")
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        metavar="N",
+        help="Compute in N processes of this machine: runs, and the trials of large runs, are spread over them. The "
+        "numbers are the same for any N. Default: all cores if it takes more than a few seconds.",
+    ),
+]
 
 
 def add_options(command: Callable[..., None], group: type[G], call: Callable[[G, dict[str, Any]], None]) -> Any:

@@ -15,6 +15,7 @@ from proxdasa.cli.auto_gamma import ANY, forget_rungs, search
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
 from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
+from proxdasa.cli.shared_options import Jobs
 from proxdasa.exit_codes import Code
 from proxdasa.runs import records
 
@@ -66,6 +67,7 @@ def tune(
         int | None, typer.Option(min=0, help="The seed of all random samples and of --random; default: the file's.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier search in the folder.")] = False,
+    jobs: Jobs = None,
 ) -> None:
     """Search for a method's parameters: stack all settings into one run, and rank them.
 
@@ -90,6 +92,8 @@ def tune(
                 "give either --grid, such as gamma=0.01,0.03,0.1, or --random, such as gamma=0.001..1, or --quick"
             )
         if quick:
+            if jobs is not None:
+                raise ValueError("--jobs: a quick search makes short runs in one process; leave it out")
             _tune_quickly(file, base, measure, output, overwrite)
             return
         if automatic and "gamma" not in (values or ranges):
@@ -99,7 +103,7 @@ def tune(
         stack.check(measure)
     note(stack.size)
     with tuning.expect_divergence():
-        result = run_all({tuning.SWEEP: setup}, output, overwrite)[tuning.SWEEP]
+        result = run_all({tuning.SWEEP: setup}, output, overwrite, jobs)[tuning.SWEEP]
     with input_errors():
         tuned = stack.rank(result, measure)
         title = f"{tuned.measure} after {result.iterations} iterations"

@@ -44,6 +44,8 @@ class Task(NamedTuple):
     trials: int
     seed: int
     conditions: Sequence[Condition] = ()
+    first_trial: int = 0
+    """The number of the first trial, if these are not all of a run; samples are named by it."""
 
 
 class Cell(NamedTuple):
@@ -58,7 +60,7 @@ class Cell(NamedTuple):
     @staticmethod
     def of(problem: Problem, rows: slice, agents: range, task: Task) -> Cell:
         """The cell of these agents, whose rows in this process are ``rows``."""
-        samples = Samples(problem, task.seed, task.trials, agents)
+        samples = Samples(problem, task.seed, task.trials, agents, task.first_trial)
         return Cell(rows, problem, samples, samples)
 
 
@@ -83,7 +85,7 @@ class LocalAgents(ABC):
             self._late = LateRows(self._weather.oldest, task.trials, self._weather.pauses)
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
-            compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells]
+            compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial
         )
         self._links = len(task.network.edges) * task.trials
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.

@@ -50,10 +50,11 @@ class CompressedRounds:
         trials: int,
         agents: range,
         cells: Sequence[slice],
+        first_trial: int = 0,
     ) -> None:
         self.compressor, self._compression = compression.compressor, compression
         self._seed, self._trials, self._agents, self._cells = seed, trials, agents, cells
-        self._words = Words()
+        self._first_trial, self._words = first_trial, Words()
         self._place: int | None = None
         self._vector = 0
 
@@ -98,7 +99,7 @@ class CompressedRounds:
             tensor, trial = divmod(row, self._trials)
             for start, stop in itertools.pairwise(starts):  # consecutive agents are drawn at once
                 some = range(int(agents[start]), int(agents[stop - 1]) + 1)
-                words = self._words(self._seed, COMPRESSION + tensor, trial, number, some, padded)
+                words = self._words(self._seed, COMPRESSION + tensor, self._first_trial + trial, number, some, padded)
                 drawn[row, start:stop] = words[:, :count]
         return torch.from_numpy(drawn)
 

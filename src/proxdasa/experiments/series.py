@@ -13,10 +13,12 @@ from typing import Any
 from proxdasa import disk
 from proxdasa.descriptions import describe
 from proxdasa.runs import records
-from proxdasa.runs.loop import Saving
+from proxdasa.runs.jobs import choose_jobs, run_all
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result, load
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
+from proxdasa.runs.work import Work
 
 Announce = Callable[[str, Setup], Progress]
 """Called with the name and set-up of each run before it starts; returns a listener to its progress."""
@@ -29,13 +31,15 @@ def run_series(
     overwrite: bool = False,
     say: Callable[[str], None] = lambda _: None,
     ended: Callable[[str, Path, Result], None] = lambda _name, _folder, _result: None,
+    jobs: int | None = 1,
 ) -> dict[str, Result]:
     """Run each set-up into ``folder/name``, and reuse finished results that are there already.
 
     Results of other settings are refused. With ``overwrite`` all earlier results are removed before the first run, so
     that an interruption never leaves a mixture of old and new. An interruption ends the series. The interrupted run is
     saved with the records it has, and resumes from its last checkpoint the next time. ``say`` is called with a sentence
-    if runs are reused, and ``ended`` after each run, when its results are saved.
+    if runs are reused, and ``ended`` after each run, when its results are saved. The runs, and the trials of large
+    ones, are spread over ``jobs`` processes, with None over all cores if the work is long; the numbers are the same.
     """
     earlier: dict[str, Result] = {}
     if overwrite:
@@ -46,22 +50,34 @@ def run_series(
     if earlier:
         runs, them = ("run", "it") if len(earlier) == 1 else ("runs", "them")
         say(f"{len(earlier)} finished {runs} reused; --overwrite runs {them} again")
-    results: dict[str, Result] = {}
-    for name, setup in setups.items():
-        if name in earlier:
-            results[name] = earlier[name]
-            ended(name, folder / name, earlier[name])
-            continue
-        disk.sweep(folder / name)
-        saving = Saving(folder / name / records.CHECKPOINTS, max(1, setup.iterations // 10))
-        results[name] = setup.run(announce(name, setup), saving)
-        if results[name].records:  # a report cannot read a folder without any
-            results[name].save(folder / name, overwrite=True)
-        ended(name, folder / name, results[name])
-        if results[name].stopped == "interrupted":
-            break
-        shutil.rmtree(saving.folder, ignore_errors=True)
-    return results
+    results = dict(earlier)
+    for name, result in earlier.items():
+        ended(name, folder / name, result)
+
+    def prepare(name: str, setup: Setup) -> Work:
+        place = folder / name
+        saving = Saving(place / records.CHECKPOINTS, max(1, setup.iterations // 10))
+
+        def begin() -> Progress:
+            disk.sweep(place)
+            return announce(name, setup)
+
+        def end(result: Result) -> None:
+            results[name] = result
+            if result.records:  # a report cannot read a folder without any
+                result.save(place, overwrite=True)
+            ended(name, place, result)
+            if result.stopped != "interrupted":
+                shutil.rmtree(saving.folder, ignore_errors=True)
+
+        return Work(setup, saving, begin, end, name)
+
+    run_all(
+        [prepare(name, setup) for name, setup in setups.items() if name not in earlier],
+        choose_jobs(list(setups.values()), jobs, own_code=True),
+        alone=len(setups) == 1,
+    )
+    return {name: results[name] for name in setups if name in results}
 
 
 def _find_reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:

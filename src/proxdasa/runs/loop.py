@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from proxdasa import caller_warnings
-from proxdasa.checks import check_count
 from proxdasa.contracts import Agents, Algorithm, Engine
 from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
@@ -23,31 +21,11 @@ from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.runs.identity import Identity, Numbers, numbers
 from proxdasa.runs.progress import Listeners, Progress
-from proxdasa.runs.records import Row, write_config
+from proxdasa.runs.records import Row, part_folders, write_config
 from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.stopping import Watch
-
-
-@dataclass(frozen=True)
-class Saving:
-    """Where a run writes checkpoints, and how many iterations apart. If the folder holds some, it continues from them.
-
-    An interrupted run writes one in any case.
-    """
-
-    folder: Path
-    every: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.every is not None:
-            check_count(self.every, "checkpoint_every")
-
-    @staticmethod
-    def of(checkpoints: str | Path | None, every: int | None) -> Saving | None:
-        """The arguments ``checkpoints`` and ``checkpoint_every`` of `run` as one object, if there are any."""
-        if every is not None and checkpoints is None:
-            raise ValueError("checkpoint_every needs a folder for the checkpoints: checkpoints=...")
-        return None if checkpoints is None else Saving(Path(checkpoints), every)
+from proxdasa.runs.turns import Course, take_turns
 
 
 @dataclass(eq=False, kw_only=True)
@@ -70,6 +48,8 @@ class Loop:
     watch: Watch | None
     first: int = 0
     """Iterations that were made before this loop begins: its k-th is iteration first + k, by which events are named."""
+    first_trial: int = 0
+    """The number of the first trial in the whole run, for messages."""
 
     rows: list[Row] = field(default_factory=list, init=False)
     diverged: dict[int, Divergence] = field(default_factory=dict, init=False)
@@ -83,14 +63,20 @@ class Loop:
 
     def run(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Result:
         """Start, or continue from the last checkpoint, and iterate to the end, a stop, or until all trials diverged."""
+        (result,) = take_turns([self.course(progress, saving)])
+        return result
+
+    def course(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Course:
+        """The same with pauses: at first, and whenever there was more to do than to step."""
         self._listeners = Listeners(progress)
         self._kept = torch.full_like(self.start, torch.nan)
         self._saving = saving
         self._checkpoints: Checkpoints | None = None
         with torch.no_grad(), flushed_denormals(), self.engine.interruptible():
             try:
+                yield  # before anything else, so that an interruption is met within this block from here on
                 self._begin()
-                self._iterate()
+                yield from self._iterate()
             except KeyboardInterrupt:
                 self.stopped = "interrupted"
                 self.engine.rewind(self.k)
@@ -116,7 +102,7 @@ class Loop:
         self._observed, self._costs, self._extra_rows = self._now, self.engine.counts(), dict(self.engine.extra_rows)
         self._observe_if_due()
 
-    def _iterate(self) -> None:
+    def _iterate(self) -> Generator[None, None, None]:
         save_every = self._saving.every if self._saving else None
         step = self.engine.compile(self.algorithm.step) if self.compile else self._step
         tick = max(1, self.iterations // 200)
@@ -148,6 +134,7 @@ class Loop:
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k % save_every == 0)):
                 self._save()
+            yield
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
@@ -220,15 +207,15 @@ class Loop:
         if not broken:
             return
         if k == 0:
-            raise ValueError(f"the starting point of trial {broken[0]} is not finite")
+            raise ValueError(f"the starting point of trial {self.first_trial + broken[0]} is not finite")
         # Trials share nothing, so a trial that is not finite does no harm to the others and need not be removed.
         between = self._observed, self._now, self._costs, self._extra_rows
         for trial, where in locate(self._step, self.engine, broken, *between).items():
             self.diverged[trial] = where
             if self.engine.writes:  # one process warns for all
                 caller_warnings.warn(
-                    f"trial {trial} diverged: agent {where.agent} met the first non-finite value in iteration "
-                    f"{where.iteration}; its records up to iteration {self._observed[0]} are kept "
+                    f"trial {self.first_trial + trial} diverged: agent {where.agent} met the first non-finite value in "
+                    f"iteration {where.iteration}; its records up to iteration {self._observed[0]} are kept "
                     "(a smaller gamma or alpha may help)",
                     DivergenceWarning,
                 )
@@ -246,9 +233,10 @@ class Loop:
             extra = {name: rows.shape[-1] for name, rows in self.engine.extra_rows.items()}
             notes |= {"extra_rows": extra} if extra else {}
             notes |= {"first": self._first} if self._first else {}
-            ending = {"checkpoint_every": self._saving.every}
+            whole = self._saving.whole or self._saving
+            ending = {"checkpoint_every": whole.every}
             try:
-                write_config(self._saving.folder, {**self.config, "ending": ending})  # for `proxdasa resume`
+                write_config(whole.folder, {**self.config, "ending": ending})  # for `proxdasa resume`
                 self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
             except (OSError, ValueError) as error:  # neither a full disk nor a foreign checkpoint need cost the run
                 caller_warnings.warn(f"{error}; the run continues", CheckpointWarning)
@@ -262,6 +250,11 @@ class Loop:
         if engine.writes:
             sweep(self._saving.folder)
             found = self._checkpoints.latest(self._expected().check)
+            if found is None and (parts := part_folders(self._saving.folder)):
+                raise ValueError(
+                    f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which one as a "
+                    "whole cannot continue; go on as it began (without --processes), or choose another folder"
+                )
         if found:
             self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)
             self.rows = found.rows

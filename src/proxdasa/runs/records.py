@@ -32,6 +32,8 @@ Row = dict[str, Any]
 CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints within a results folder."""
+PART = "trials-"
+"""Begins the names of folders with checkpoints of some trials, within the folder of those of the run."""
 LOCK = ".lock"
 """An empty file, locked while a run writes to its folder; it may stay there."""
 
@@ -216,3 +218,8 @@ def _plain(value: Any) -> Any:
 
 def _format_config(config: Mapping[str, Any]) -> bytes:
     return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
+
+
+def part_folders(folder: Path) -> list[Path]:
+    """The folders with checkpoints of some trials, within the folder for checkpoints of a run."""
+    return sorted(path for path in folder.glob(f"{PART}*") if path.is_dir())

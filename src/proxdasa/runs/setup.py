@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,9 +28,10 @@ from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.footprint import RECORD, footprint
 from proxdasa.runs.identity import Identity
-from proxdasa.runs.loop import Loop, Saving
+from proxdasa.runs.loop import Loop
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup_checks import (
     check_buffers,
     check_compression,
@@ -41,12 +40,11 @@ from proxdasa.runs.setup_checks import (
     check_method,
     warn_of_delays,
 )
+from proxdasa.runs.signatures import with_parameters_of
 from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
 """The configuration lists the edges of a network with at most this many, for reports to draw."""
-
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +152,7 @@ class Setup:
         """
         assert self.observe_every is not None
         config, engine, algorithm = self.config(), self.engine(transport), self.bound()
-        own, identity = fingerprint(config), Identity.of(self.settings(), algorithm, self.iterations)
+        own, identity = fingerprint({**config, **self.place}), Identity.of(self.settings(), algorithm, self.iterations)
         engine.agree(
             lambda: {
                 "dimension": str(self.problem.dim),
@@ -166,7 +164,6 @@ class Setup:
         )
         if engine.writes:  # one process warns for all
             warn_of_delays(self.conditions, algorithm)
-        random = draw_random_iterates(algorithm, self.iterations, self.trials, self.seed) if self.random_iterate else {}
         return Loop(
             config=config,
             fingerprint=own,
@@ -177,16 +174,20 @@ class Setup:
             metrics=self.metrics,
             iterations=self.iterations,
             observe_every=self.observe_every,
-            keep=random,
+            keep=self.random_iterates() if self.random_iterate else {},
             compile=self.compile,
             watch=Watch(self.stop, algorithm, self.trials) if self.stop else None,
             first=first,
+            first_trial=self.first_trial,
         )
 
     def engine(self, transport: Transport | None = None) -> Engine:
         """The engine in which the agents' rows live."""
         self.check_weights()
-        task = Task(self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions)
+        task = Task(
+            self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions,
+            self.first_named,
+        )  # fmt: skip
         if transport is None and not self.exact:
             self.check_memory()
             self._check_buffers(self.problem)
@@ -212,6 +213,20 @@ class Setup:
         measured = {metric.name: metric.parameters for metric in self.metrics}
         for name, thing in (("regularizer", self.regularizer), ("metrics", measured)):
             check_weights(thing, name, self.trials, self.problem.dtype)
+
+    first_trial: ClassVar[int] = 0
+    """The number of the first trial."""
+    first_named: ClassVar[int] = 0
+    """The trial by which the samples of the first trial are named."""
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """What tells checkpoints of this set-up from those of others with the same configuration."""
+        return {}
+
+    def random_iterates(self) -> dict[int, list[int]]:
+        """For each iterate, the trials that keep it as x^R."""
+        return draw_random_iterates(self.bound(), self.iterations, self.trials, self.seed)
 
     def bound(self) -> Algorithm:
         """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
@@ -240,6 +255,7 @@ class _Call(Setup):
     checkpoints: str | Path | None = None
     checkpoint_every: int | None = None
     processes: Transport | None = None
+    jobs: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,28 +264,11 @@ class _Call(Setup):
                 f"processes must be what engines.connect() returns in each of them; got {self.processes!r}. To start "
                 "several on this machine: proxdasa run FILE --processes 4, or a script with torchrun"
             )
+        if self.processes is not None and self.jobs is not None:
+            raise ValueError("jobs divides the trials among processes, and processes the agents; leave one of them out")
 
 
-def _with_parameters_of(kind: Callable[P, Any]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
-    """Give a function the parameters of a class, for readers and type checkers, so that they are written once."""
-    signature = inspect.signature(kind)
-
-    def decorate(function: Callable[..., Result]) -> Callable[P, Result]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> Result:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:  # the class itself would name its own constructor
-                raise TypeError(f"{function.__name__}() {error}") from None
-            return function(*args, **kwargs)
-
-        call.__signature__ = signature.replace(return_annotation=Result)  # type: ignore[attr-defined]
-        return call
-
-    return decorate
-
-
-@_with_parameters_of(_Call)
+@with_parameters_of(_Call)
 def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are those of the settings
     """Minimise (1/n) Σ F_i(x) + Ψ(x) with n agents that talk to their neighbours only.
 
@@ -304,6 +303,9 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         checkpoint_every: iterations between two checkpoints; by default only an interruption writes one.
         processes: the other processes that hold agents of this run (`engines.connect`); by default all agents live in
             this process.
+        jobs: how many processes of this machine compute the trials of a large run; its numbers are the same for any.
+            By default all cores if the run is long and has no functions or objects of your own, otherwise one. Linux
+            only.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
     meets a non-finite value is stopped with a `DivergenceWarning` that names agent and iteration; the others continue.
@@ -322,5 +324,10 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         >>> result.stopped is None, result.iterations
         (True, 200)
     """
+    from proxdasa.runs.jobs import run_setup  # noqa: PLC0415 - it makes parts, which are set-ups
+
     call = _Call(*args, **settings)
-    return call.run(call.progress, Saving.of(call.checkpoints, call.checkpoint_every), call.processes)
+    saving = Saving.of(call.checkpoints, call.checkpoint_every)
+    if call.processes is not None:
+        return call.run(call.progress, saving, call.processes)
+    return run_setup(call, call.progress, saving, call.jobs)

@@ -13,7 +13,7 @@ from proxdasa.engines import Transport
 from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import Zero
-from proxdasa.runs.loop import Saving
+from proxdasa.runs.saving import Saving
 from proxdasa.testing.case import BAD_WEATHER, SEEN, STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
 from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, changed_names, close, largest, law
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, overload
 
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.networks import Network
-from proxdasa.runs.loop import Saving
+from proxdasa.runs.jobs import run_setup
 from proxdasa.runs.progress import Progress
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.default_range import default_settings
 from proxdasa.tuning.halving import Halving, halve
@@ -32,6 +33,7 @@ def tune(
     progress: Progress | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every: int | None = None,
+    jobs: int | None = None,
     **settings: Any,
 ) -> Tuning: ...
 
@@ -66,6 +68,7 @@ def tune(
     progress: Progress | None = None,
     checkpoints: str | Path | None = None,
     checkpoint_every: int | None = None,
+    jobs: int | None = None,
     **settings: Any,
 ) -> Tuning | Halving:
     """Try many settings of a method's parameters as stacked runs, and rank them.
@@ -89,6 +92,7 @@ def tune(
         checkpoints: as for `run`; an interrupted search continues from the last one. A quick search keeps a folder for
             each rung there.
         checkpoint_every: as for `run`.
+        jobs: as for `run`; not for a quick search.
         **settings: all other arguments of `run` except ``processes``; ``trials`` is the number of repetitions of each
             setting.
 
@@ -108,6 +112,8 @@ def tune(
     """
     setup = Setup(algorithm, problem, network, **settings)
     if quick:
+        if jobs is not None:
+            raise ValueError("jobs: a quick search makes short runs one after the other, in one process; leave it out")
         if grid or random:
             raise ValueError("quick=True has its own settings; leave out grid and random, or quick")
         saving = Saving.of(checkpoints, checkpoint_every)
@@ -115,5 +121,5 @@ def tune(
     search = Search(setup, choose(grid, random, samples, setup.seed))
     more = search.check(measure, largest)
     with expect_divergence():
-        result = search.setup.run(progress, Saving.of(checkpoints, checkpoint_every))
+        result = run_setup(search.setup, progress, Saving.of(checkpoints, checkpoint_every), jobs)
     return search.rank(result, measure, more)

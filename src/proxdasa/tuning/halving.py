@@ -14,8 +14,8 @@ from torch import Tensor
 
 from proxdasa.contracts import Algorithm
 from proxdasa.plans.smoothness import STEPS as ESTIMATES
-from proxdasa.runs.loop import Saving
 from proxdasa.runs.progress import Progress
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.continued_run import Continued
 from proxdasa.tuning.method_parameters import with_parameters

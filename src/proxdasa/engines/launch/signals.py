@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+KILL = getattr(signal, "SIGKILL", 0)
+"""The signal that ends a process without a word, which a system short of memory sends."""
 PAUSE = 0.02
 """Seconds after which a waiting thread looks for signals."""
 
@@ -48,6 +50,32 @@ def interrupting() -> Iterator[None]:
 
     with handle(interrupt):
         yield
+
+
+@contextmanager
+def heeding(act: Callable[[], None]) -> Iterator[None]:
+    """Context manager: the first signal that would raise an exception calls ``act`` instead; a second one raises.
+
+    A signal that ends the process at once, as SIGTERM does unless somebody handles it, still does.
+    """
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        signal.signal(number, before[number])
+        act()
+
+    with _replace_handlers(on_signal, deadly=False) as before:
+        yield
+
+
+def obey(act: Callable[[], None]) -> None:
+    """In a process that another one has forked: only SIGTERM asks to stop, and only once; Ctrl-C reaches both."""
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        act()
+
+    for number in ASKING:
+        signal.signal(number, on_signal if number == signal.SIGTERM else signal.SIG_IGN)
 
 
 @contextmanager
@@ -108,12 +136,16 @@ def describe_exit(code: int) -> str:
 
 
 @contextmanager
-def _replace_handlers(handler: Any) -> Iterator[dict[int, Any]]:
-    """Context manager: set the handler of all signals that are not ignored; yields the handlers before."""
+def _replace_handlers(handler: Any, deadly: bool = True) -> Iterator[dict[int, Any]]:
+    """Context manager: set the handler of all signals that are not ignored; yields the handlers before.
+
+    Without ``deadly``, signals that end the process at once are left alone.
+    """
     main = threading.current_thread() is threading.main_thread()
     found = {number: signal.getsignal(number) for number in ASKING if main}
     # None stands for a handler that is not Python's, and that Python cannot put back.
-    before = {number: old for number, old in found.items() if old not in (None, signal.SIG_IGN)}
+    kept = (None, signal.SIG_IGN) if deadly else (None, signal.SIG_IGN, signal.SIG_DFL)
+    before = {number: old for number, old in found.items() if old not in kept}
     try:
         for number in before:
             signal.signal(number, handler)

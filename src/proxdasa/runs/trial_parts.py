@@ -1,0 +1,209 @@
+"""A run in parts: some of its trials each, computed one by one or in several processes, and put together again.
+
+How numbers are rounded depends on how many trials are computed in one stack. So the parts of a run depend on its sizes
+alone, and each is computed in one thread wherever it is computed: the results have the same bits for any number of
+processes. Trials share nothing, so a part needs to know nothing of the others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import Algorithm
+from proxdasa.problems import Repeated
+from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
+from proxdasa.runs.progress import Listeners, Progress
+from proxdasa.runs.records import Row
+from proxdasa.runs.results import Result
+from proxdasa.runs.setup import Setup
+
+SIZE = 2**18
+"""Elements of a state variable in a part, at least: with fewer, the fixed costs of a step outweigh its arithmetic."""
+
+
+def divide(setup: Setup) -> list[range]:
+    """The trials of each part; a single range if the run stays whole.
+
+    A run ends by a stopping rule when all its trials are done, the costs of one whose network fails are means over its
+    trials, and compiled and exact steps have orders of their own; such runs stay whole.
+    """
+    whole = [range(setup.trials)]
+    together = setup.stop or setup.conditions or setup.compile or setup.exact or setup.network.rounds
+    if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
+        return whole
+    unit = setup.problem.trials if isinstance(setup.problem, Repeated) else 1
+    if setup.trials % unit or (unit > 1 and _draws(setup)):
+        return whole
+    units = setup.trials // unit
+    most = min(units, setup.trials * setup.network.n * setup.problem.dim // SIZE)
+    # Parts of one size, if a little fewer can have it: otherwise processes wait for the one with the larger part.
+    count = next((fewer for fewer in range(most, max(1, most // 2), -1) if units % fewer == 0), most)
+    if count < 2:
+        return whole
+    bounds = [units * number // count * unit for number in range(count + 1)]
+    return [range(*pair) for pair in itertools.pairwise(bounds)]
+
+
+def _draws(setup: Setup) -> bool:
+    """Whether messages are compressed at random; those words are named by trials that are not repeated."""
+    compression = getattr(setup.mixing, "compression", None)
+    return compression is not None and bool(compression.compressor.words(setup.problem.dim))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Part(Setup):
+    """Some trials of a run: the same iterates as in a run of all of them, up to rounding."""
+
+    whole: Setup
+    chosen: range
+
+    @staticmethod
+    def of(whole: Setup, chosen: range) -> Part:
+        """The part with these trials."""
+        # The problem has its type already.
+        changes = {"trials": len(chosen), "dtype": None, "regularizer": _cut_weights(whole.regularizer, chosen)}
+        return Part(**{**whole.settings(), **changes}, whole=whole, chosen=chosen)
+
+    @property
+    def first_trial(self) -> int:  # type: ignore[override]
+        """The number of the first trial."""
+        return self.chosen.start
+
+    @property
+    def first_named(self) -> int:  # type: ignore[override]
+        """The trial by which the samples of the first trial are named."""
+        return 0 if isinstance(self.problem, Repeated) else self.chosen.start
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The trials, which tell its checkpoints from those of other parts."""
+        return {"part": [self.chosen.start, self.chosen.stop]}
+
+    def config(self) -> dict[str, Any]:
+        """That of the whole run."""
+        return self.whole.config()
+
+    def bound(self) -> Algorithm:
+        """The algorithm of the whole run, with the parameters of these trials."""
+        bound = self.whole.bound()
+        values = {entry.name: getattr(bound, entry.name) for entry in dataclasses.fields(bound)}  # type: ignore[arg-type]
+        cut = {name: _cut_number(value, self.chosen) for name, value in values.items()}
+        changes = {name: value for name, value in cut.items() if value is not values[name]}
+        chosen: Algorithm = dataclasses.replace(bound, **changes)  # type: ignore[type-var]
+        return chosen
+
+    def start(self, agents: range | None = None) -> Tensor:
+        """x⁰ of these trials."""
+        return self.whole.start(agents)[self.chosen.start : self.chosen.stop].clone()
+
+    def random_iterates(self) -> dict[int, list[int]]:
+        """Those of these trials."""
+        return {
+            k: own
+            for k, trials in self.whole.random_iterates().items()
+            if (own := [trial - self.chosen.start for trial in trials if trial in self.chosen])
+        }
+
+
+def _cut_number(value: Any, trials: range) -> Any:
+    """A parameter of a method for some of the trials."""
+    if isinstance(value, Tensor):
+        return value[trials.start : trials.stop]
+    return _cut_schedule(value, trials) if callable(value) else value
+
+
+def _cut_schedule(schedule: Callable[[int], Any], trials: range) -> Callable[[int], Any]:
+    return lambda k: _cut_number(schedule(k), trials)
+
+
+def _cut_weights(thing: Any, trials: range) -> Any:
+    """A regularizer, or something within it, with the weights of some of the trials."""
+    if isinstance(thing, PerTrial):
+        return PerTrial(thing.values[trials.start : trials.stop])
+    if not any(weights_within(thing, "")):
+        return thing
+    changed = [(name.rpartition(".")[2], _cut_weights(part, trials)) for name, part in parts_within(thing, "")]
+    if isinstance(thing, Mapping):
+        return dict(changed)
+    if isinstance(thing, tuple | list):
+        return type(thing)(part for _, part in changed)
+    return dataclasses.replace(thing, **dict(changed))
+
+
+class Together:
+    """The progress of parts as that of the run: an observation is reported once all parts have made it."""
+
+    def __init__(self, progress: Progress | Sequence[Progress] | None, parts: Sequence[range]) -> None:
+        self._listeners, self._parts = Listeners(progress), parts
+        self._made = [-1] * len(parts)
+        self._ended: set[int] = set()
+        self._diverged: set[int] = set()
+        self._waiting: dict[int, dict[int, list[Row]]] = {}
+        self._shown = -1
+
+    def report(self, number: int, k: int, iterations: int, rows: Sequence[Row]) -> None:
+        """Part ``number`` has made k iterations."""
+        self._made[number], self._iterations = k, iterations
+        if rows:
+            self._waiting.setdefault(k, {})[number] = _renumber(rows, self._parts[number])
+        self._show()
+
+    def end(self, number: int, how: str | None) -> None:
+        """Part ``number`` makes no further report; ``how`` is why it ended early, if it did (`Result.stopped`)."""
+        self._ended.add(number)
+        if how == "diverged":
+            self._diverged.add(number)
+        if how != "interrupted":
+            self._show()
+
+    def _show(self) -> None:
+        running = [made for number, made in enumerate(self._made) if number not in self._ended]
+        least = min(running, default=max(self._made))
+        for k in sorted(k for k in self._waiting if k <= least):
+            found = self._waiting.pop(k)
+            # Parts of a resumed run may have gone on from different iterations; what only some observe again is known.
+            if len(found.keys() | self._diverged) == len(self._parts):
+                self._shown = k
+                self._listeners.report(k, self._iterations, [row for _, part in sorted(found.items()) for row in part])
+        if least > self._shown:
+            self._shown = least
+            self._listeners.report(least, self._iterations, ())
+
+
+def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Result:
+    """The result of the run from those of its parts.
+
+    If it was interrupted, parts may have come differently far. Records are kept as far as there are those of all; each
+    part goes on from where it was.
+    """
+    ends = [result.stopped for result in results]
+    interrupted = "interrupted" in ends
+    made = (min if interrupted else max)(result.iterations for result in results)
+    rows = [row for part, result in zip(parts, results, strict=True) for row in _renumber(result.records, part)]
+    names = results[0].state if all(result.state for result in results) else ()
+    points = [result.proximal_point for result in results if result.proximal_point is not None]
+    return Result(
+        config=setup.config(),
+        records=sorted((row for row in rows if row["k"] <= made), key=lambda row: (row["k"], row["trial"])),
+        state={name: torch.cat([result.state[name] for result in results]) for name in names},
+        iterations=made,
+        stopped="interrupted" if interrupted else "diverged" if set(ends) == {"diverged"} else None,
+        diverged={
+            part.start + trial: where
+            for part, result in zip(parts, results, strict=True)
+            for trial, where in result.diverged.items()
+        },
+        proximal_point=torch.cat(points) if names else None,
+    )
+
+
+def _renumber(rows: Sequence[Row], part: range) -> list[Row]:
+    """Rows of a part with the numbers of their trials in the run."""
+    return [{**row, "trial": part.start + row["trial"]} for row in rows]

@@ -1,0 +1,199 @@
+"""Runs in several processes: the same numbers as in one, whatever happens to the processes."""
+
+import dataclasses
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+
+import proxdasa
+from proxdasa import networks, problems, regularizers
+from proxdasa.contracts import PeerError
+from proxdasa.experiments import run_series
+from proxdasa.metrics import Metric
+from proxdasa.runs import jobs
+from proxdasa.runs import trial_parts as parts
+from proxdasa.runs.jobs import run_setup
+from proxdasa.runs.saving import Saving
+from proxdasa.runs.setup import Setup
+
+pytestmark = pytest.mark.skipif("sys.platform != 'linux'", reason="jobs are forks, which are safe on Linux only")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Runs of a few numbers have parts too."""
+    monkeypatch.setattr(parts, "SIZE", 40)
+
+
+def setup(**settings):
+    problem = problems.PhaseRetrieval(agents=4, dim=10, sparsity=3, evaluation=50)
+    method = proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 0.03, 0.04]))
+    settings = {"trials": 4, "iterations": 40, "observe_every": 5, "regularizer": regularizers.L1(0.01), **settings}
+    return Setup(settings.pop("algorithm", method), problem, networks.ring(4), **settings)
+
+
+def numbers(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def assert_same(one, other):
+    assert one.state.keys() == other.state.keys()
+    for name in one.state:
+        torch.testing.assert_close(one.state[name], other.state[name], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(one.solution, other.solution, rtol=0, atol=0, equal_nan=True)
+    assert numbers(one.records) == numbers(other.records)
+    assert (one.config, one.iterations, one.stopped) == (other.config, other.iterations, other.stopped)
+    assert one.diverged == other.diverged
+
+
+def test_a_run_is_divided_by_its_sizes_alone():
+    assert parts.divide(setup()) == [range(i, i + 1) for i in range(4)]
+    assert parts.divide(setup(trials=3, algorithm=proxdasa.ProxDASA(gamma=0.1))) == [range(i, i + 1) for i in range(3)]
+    rule = proxdasa.Stationary(tolerance=1e-3)
+    assert parts.divide(setup(stop=rule)) == [range(4)]
+    assert parts.divide(setup(exact=True)) == [range(4)]
+
+
+def test_parts_of_one_size_are_preferred(monkeypatch):
+    monkeypatch.setattr(parts, "SIZE", 130)  # room for three parts of 400 numbers
+    ten = setup(trials=10, algorithm=proxdasa.ProxDASA(gamma=0.1))
+    assert parts.divide(ten) == [range(5), range(5, 10)]
+
+
+def test_parts_agree_with_the_stack_to_rounding():
+    """The parts against one ordinary run of all trials, which knows nothing of parts."""
+    made = setup(random_iterate=True, regularizer=regularizers.L1(proxdasa.per_trial([0.1, 0.2, 0.0, 0.4])))
+    whole, divided = made.run(), run_setup(made, None, None, 1)
+    assert whole.state.keys() == divided.state.keys()
+    for name in whole.state:
+        torch.testing.assert_close(whole.state[name], divided.state[name])
+    assert [(row["trial"], row["k"]) for row in whole.records] == [(row["trial"], row["k"]) for row in divided.records]
+    for one, other in zip(whole.records, divided.records, strict=True):
+        assert numbers([one])[0] == pytest.approx(numbers([other])[0], rel=1e-4, abs=1e-6)
+
+
+def test_any_number_of_processes_gives_the_same_numbers_and_progress():
+    made, seen = setup(random_iterate=True), {}
+
+    def listen(count):
+        seen[count] = []
+        return lambda k, iterations, rows: seen[count].append((k, iterations, numbers(rows)))
+
+    one, two, three = (run_setup(made, listen(count), None, count) for count in (1, 2, 3))
+    assert_same(one, two)
+    assert_same(one, three)
+    observations = [[entry for entry in seen[count] if entry[2]] for count in (1, 2, 3)]
+    assert observations[0] == observations[1] == observations[2]
+    assert [entry[0] for entry in observations[0]] == list(range(0, 41, 5))
+    assert all(len(entry[2]) == 4 for entry in observations[0])
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+def test_an_interrupted_run_resumes_in_any_number_of_processes(first, then, tmp_path):
+    made, asked = setup(iterations=200), []
+
+    def interrupt(k, _iterations, _rows):
+        if k >= 20 and not asked:
+            asked.append(k)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = run_setup(made, interrupt, Saving(tmp_path), first)
+    assert stopped.stopped == "interrupted"
+    assert 20 <= stopped.iterations < 200
+    assert {row["trial"] for row in stopped.last} == {0, 1, 2, 3}
+    assert (tmp_path / "config.json").is_file()
+    with pytest.raises(ValueError, match="computed in parts"):
+        made.run(None, Saving(tmp_path))
+    assert_same(run_setup(made, None, Saving(tmp_path), then), run_setup(made, None, None, 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_costs_its_own_part_only(tmp_path):
+    victim = tmp_path / "victim"
+
+    def killing(view):
+        if float(view.gamma.flatten()[0]) == pytest.approx(0.02) and victim.exists() and bool((view.z != 0).any()):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return view.x.sum(dim=(1, 2))
+
+    made = setup(metrics=[Metric("killing", killing)])
+    victim.touch()
+    saving = Saving(tmp_path / "checkpoints", every=20)
+    with pytest.raises(PeerError, match=r"trial 1 of Prox-DASA ended with signal SIGKILL \(was there not enough mem"):
+        run_setup(made, None, saving, 4)
+    kept = sorted(str(path.relative_to(saving.folder)) for path in saving.folder.glob("*/000000040"))
+    assert kept == [f"trials-00{i}-00{i}/000000040" for i in (0, 2, 3)]
+    with pytest.raises(PeerError, match="SIGKILL"):
+        run_setup(made, None, None, 2)
+    victim.unlink()
+    assert_same(run_setup(made, None, saving, 2), run_setup(made, None, None, 1))
+
+
+def test_warnings_and_divergence_are_as_in_one_process():
+    made = setup(algorithm=proxdasa.DPSGD(gamma=proxdasa.per_trial([0.01, 1e6, 0.01, 1e6])))
+    told = []
+    for count in (1, 2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            told.append(run_setup(made, None, None, count))
+        assert sorted(str(entry.message)[:16] for entry in caught) == ["trial 1 diverged", "trial 3 diverged"]
+        assert {entry.category for entry in caught} == {proxdasa.DivergenceWarning}
+    assert_same(*told)
+    assert told[0].stopped is None
+    assert sorted(told[0].diverged) == [1, 3]
+
+
+def test_an_error_in_a_process_is_raised_with_its_place():
+    def failing(_view):
+        raise ZeroDivisionError("my own mistake")
+
+    with pytest.raises(ZeroDivisionError, match="my own mistake") as raised:
+        run_setup(setup(metrics=[Metric("failing", failing)]), None, None, 2)
+    assert "in failing" in "".join(raised.value.__notes__)
+
+
+def test_a_search_has_the_same_ranking_with_jobs():
+    made = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.1))
+    given = made.algorithm, made.problem, made.network
+    settings = {"trials": 2, "iterations": 20, "regularizer": made.regularizer}
+    one, two = (
+        proxdasa.tune(*given, grid={"gamma": [0.001, 0.002, 0.005]}, jobs=count, **settings) for count in (1, 2)
+    )
+    assert parts.divide(one.search.setup) == [range(2), range(2, 4), range(4, 6)]
+    assert_same(one.result, two.result)
+    assert one.ranking == two.ranking
+    with pytest.raises(ValueError, match="quick search"):
+        proxdasa.tune(*given, quick=True, jobs=2, **settings)
+
+
+def test_a_series_is_spread_and_each_run_is_saved(tmp_path):
+    series = {"first": setup(), "second": setup(seed=1), "whole": setup(stop=proxdasa.Stationary(tolerance=1e-3))}
+    made = {}
+    for count in (1, 2):
+        ended = []
+        silent = lambda _name, _setup: lambda _k, _iterations, _rows: None  # noqa: E731
+        made[count] = run_series(
+            series, tmp_path / str(count), silent, ended=lambda name, *_, ended=ended: ended.append(name), jobs=count
+        )
+        assert sorted(ended) == sorted(series)
+        assert list(made[count]) == list(series)
+    for name in series:
+        assert_same(made[1][name], made[2][name])
+        assert_same(proxdasa.load(tmp_path / "2" / name), made[1][name])
+        assert not (tmp_path / "2" / name / "checkpoints").exists()
+
+
+def test_processes_are_the_default_for_long_work_of_our_own_code(monkeypatch):
+    monkeypatch.setattr(jobs, "cores", lambda: 5)
+    short, long = setup(), setup(iterations=100_000)
+    assert jobs.choose_jobs([short]) == 1
+    assert jobs.choose_jobs([long]) == 5
+    assert jobs.choose_jobs([long], 2) == 2
+    own = dataclasses.replace(long, metrics=[Metric("own", lambda view: view.x.sum(dim=(1, 2)))])
+    assert jobs.choose_jobs([own]) == 1
+    assert jobs.choose_jobs([own], own_code=True) == 5
+    with pytest.raises(ValueError, match="jobs must be"):
+        jobs.choose_jobs([short], 0)
