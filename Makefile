@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # Tests start many interpreters; without bytecode files each of them would compile the package again.
 test quick slow oldest: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick check docs bench chaos slow dist oldest clean
+.PHONY: demo test quick check docs bench chaos soak slow dist oldest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
@@ -44,6 +44,11 @@ bench: $(VENV)/.installed
 # Fifty runs whose processes are killed at random moments; takes some minutes.
 chaos: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.chaos
+
+# Sites of a study with a fault every few seconds; takes an hour, or as long as MINUTES says.
+MINUTES ?= 60
+soak: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 # The wheel and the sdist, in dist/.
 dist: $(VENV)/.installed-dist

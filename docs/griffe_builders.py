@@ -26,7 +26,7 @@ class Builders(griffe.Extension):
         for module in modules_of(pkg):
             for function in (each for each in module.functions.values() if not each.is_alias):
                 for decorator in function.decorators:
-                    if decorator.callable_path.endswith("._with_parameters_of"):
+                    if decorator.callable_path.endswith(".with_parameters_of"):
                         (kind,) = decorator.value.arguments  # type: ignore[union-attr]
                         function.parameters = griffe.Parameters(*fields_of(module[str(kind)]))
 

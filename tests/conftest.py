@@ -15,6 +15,7 @@ from tests import forks
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
 LONG = (
+    "site_faults", "soak",
     "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",
     "doctor", "docs", "site", "browser", "compiled", "convergence", "experiments", "comparison", "tuning", "testing",
     "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data", "divergence",

@@ -14,10 +14,10 @@ HOST = "127.0.0.1"
 
 
 class Relay:
-    """Passes bytes on, unless it is cut, and remembers them."""
+    """Passes bytes on, unless it is cut, after some seconds if there is a delay, and remembers them if it should."""
 
-    def __init__(self, target):
-        self.target, self.cut, self.seen = target, False, bytearray()
+    def __init__(self, target, remember=True, delay=0.0):
+        self.target, self.cut, self.seen, self.remember, self.delay = target, False, bytearray(), remember, delay
         self._server = socket.create_server((HOST, 0))
         self.port = self._server.getsockname()[1]
         self._open = [self._server]
@@ -45,7 +45,8 @@ class Relay:
     def _pump(self, source, sink):
         try:
             while data := source.recv(2**16):
-                self.seen += data
+                self.seen += data if self.remember else b""
+                time.sleep(self.delay)
                 self._wait()
                 sink.sendall(data)
         except OSError:
@@ -89,7 +90,7 @@ dtype = "float64"
 algorithm = {{ name = "{method}", gamma = 0.4, alpha = 0.3 }}
 regularizer = {{ name = "L1", weight = 0.01 }}
 network = {{ name = "ring", agents = {n} }}
-observe_every = 50
+observe_every = {observe_every}
 [problem]
 name = "Quadratic"
 A = {A}
@@ -102,36 +103,34 @@ wait = {wait}
 """
 
 
+def write_study(path, addresses, iterations, patience, wait, method="ProxDASAGT", more="", observe_every=50):
+    """Write a study in which the sites are a ring, and their quadratics differ."""
+    n = len(addresses)
+    lines = "\n".join(f'{name} = "{address}"' for name, address in addresses.items())
+    A = [[[1.0 + 0.3 * i, 0.1], [0.1, 1.5 - 0.2 * i]] for i in range(n)]
+    b = [[3.0 * i, 1.0 - i] for i in range(n)]
+    settings = {"iterations": iterations, "patience": patience, "wait": wait, "method": method, "more": more}
+    settings["observe_every"] = observe_every
+    path.write_text(STUDY.format(n=n, A=A, b=b, addresses=lines, **settings))
+    return path
+
+
 class Federation:
     """The sites of a ring, whose quadratics differ, each in a thread."""
 
     def __init__(
         self, folder, iterations=300, names=("aachen", "berlin", "celle", "dresden"), patience=1.0, wait=20.0,
-        method="ProxDASAGT", more="",
+        method="ProxDASAGT", more="", delay=0.0,
     ):  # fmt: skip
-        self.folder, self.names, n = folder, names, len(names)
+        """``delay`` is how many seconds a link takes each way."""
+        self.folder, self.names = folder, names
         folder.mkdir()
         make_keys(folder, names)
-        self.ports = dict(zip(names, free_ports(n), strict=True))
-        addresses = "\n".join(f'{name} = "{HOST}:{port}"' for name, port in self.ports.items())
-        A = [[[1.0 + 0.3 * i, 0.1], [0.1, 1.5 - 0.2 * i]] for i in range(n)]
-        b = [[3.0 * i, 1.0 - i] for i in range(n)]
-        self.file = folder / "study.toml"
-        self.file.write_text(
-            STUDY.format(
-                iterations=iterations,
-                more=more,
-                method=method,
-                n=n,
-                A=A,
-                b=b,
-                patience=patience,
-                wait=wait,
-                addresses=addresses,
-            )
-        )
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        addresses = {name: f"{HOST}:{port}" for name, port in self.ports.items()}
+        self.file = write_study(folder / "study.toml", addresses, iterations, patience, wait, method, more)
         self.study = read_study(self.file)
-        self.relays = {(a, b): Relay(self.ports[b]) for a in names for b in self.study.weights(a)}
+        self.relays = {(a, b): Relay(self.ports[b], delay=delay) for a in names for b in self.study.weights(a)}
         self.sites, self.results, self.errors, self.pauses = {}, {}, {}, {}
         self._threads, self._doomed = {}, set()
         self.data = dict.fromkeys(names)

@@ -1,4 +1,4 @@
-"""Two machines on one: network namespaces with a link between them, for tests and benchmarks."""
+"""Several machines on one: network namespaces with links between them, for tests and benchmarks."""
 
 import contextlib
 import os
@@ -24,29 +24,95 @@ def machines(rate=None):
 
     OSError says why there are none.
     """
+    names = [f"proxdasa-{os.getpid()}-{letter}" for letter in "ab"]
+    with _namespaces(names):
+        _explain(_join, names, rate)
+        yield names
+
+
+@contextlib.contextmanager
+def _namespaces(names):
+    """Namespaces with these names, which are removed at the end."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         raise OSError("network namespaces are made by root, with the program ip")
-    names = [f"proxdasa-{os.getpid()}-{letter}" for letter in "ab"]
     try:
-        try:
-            _join(names, rate)
-        except subprocess.CalledProcessError as error:
-            raise OSError(f"no network namespaces can be made here: {error.stderr.strip()}") from error
-        yield names
+        for name in names:
+            _explain(ip, "netns", "add", name)
+        yield
     finally:
         for name in names:
             with contextlib.suppress(subprocess.CalledProcessError):
                 ip("netns", "delete", name)
 
 
+def _explain(act, *words):
+    try:
+        act(*words)
+    except subprocess.CalledProcessError as error:
+        raise OSError(f"no network namespaces can be made here: {error.stderr.strip()}") from error
+
+
 def _join(names, rate):
-    for name in names:
-        ip("netns", "add", name)
     ip("-n", names[0], "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", names[1])
     for name, address in zip(names, ADDRESSES, strict=True):
         ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
         for interface in ("lo", "veth0"):
             ip("-n", name, "link", "set", interface, "up")
         if rate:
-            limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "200ms")
-            ip("netns", "exec", name, "tc", "qdisc", "add", "dev", "veth0", "root", *limit)
+            _limit(name, "veth0", rate)
+
+
+def _limit(name, interface, rate):
+    limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "200ms")
+    ip("netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", *limit)
+
+
+@contextlib.contextmanager
+def roads(label, links):
+    """Machines with the names in the links, each with an address of its own; OSError says why there are none.
+
+    There is a pair of interfaces for each link, and no other way: who is no neighbour cannot be reached.
+    """
+    names = sorted({name for link in links for name in link})
+    made = Roads({name: f"proxdasa-{os.getpid()}-{label}-{name}" for name in names})
+    with _namespaces(made.namespaces.values()):
+        _explain(made.build, links)
+        yield made
+
+
+class Roads:
+    """Links between machines, which can be cut."""
+
+    def __init__(self, namespaces):
+        self.namespaces = namespaces
+        """The network namespaces by the names of the machines."""
+        self.addresses = {name: f"10.77.1.{number}" for number, name in enumerate(namespaces, 1)}
+
+    def build(self, links):
+        for name, address in self.addresses.items():
+            self._ip(name, "address", "add", f"{address}/32", "dev", "lo")
+            self._ip(name, "link", "set", "lo", "up")
+        for a, b in links:
+            peer = ("peer", "name", f"to-{a}", "netns", self.namespaces[b])
+            self._ip(a, "link", "add", f"to-{b}", "type", "veth", *peer)
+            self.restore(a, b)
+
+    def cut(self, a, b):
+        """The interface of one end goes down; the other end only meets silence."""
+        self._ip(a, "link", "set", f"to-{b}", "down")
+
+    def restore(self, a, b):
+        """The interfaces of both ends, and the routes, which one loses with its interface."""
+        for here, there in ((a, b), (b, a)):
+            self._ip(here, "link", "set", f"to-{there}", "up")
+        for here, there in ((a, b), (b, a)):
+            ends = ("dev", f"to-{there}", "src", self.addresses[here])
+            self._ip(here, "route", "replace", f"{self.addresses[there]}/32", *ends)
+
+    def limit(self, a, b, rate):
+        """Let no more pass each way than so much in a second, such as ``100kbit``."""
+        for here, there in ((a, b), (b, a)):
+            _limit(self.namespaces[here], f"to-{there}", rate)
+
+    def _ip(self, name, *words):
+        ip("-n", self.namespaces[name], *words)

@@ -7,6 +7,7 @@ has it (``fork=False``).
 """
 
 import contextlib
+import gc
 import os
 import re
 import runpy
@@ -403,6 +404,7 @@ PROGRAMS = {"proxdasa": main, "torchrun": torchrun.main}
 
 def run_command(words, env):
     """The exit code of a program with its arguments in this process, as if it were fresh."""
+    gc.freeze()  # a collection would write to everything that the fork shares, and have it copied
     torch.set_num_threads(1)  # the threads of OpenMP do not survive a fork, and whoever waits for them hangs
     os.environ.clear()
     os.environ.update(env)

@@ -101,8 +101,10 @@ class Links:
         self.stop = NEVER
         """The number of iterations after which sites have agreed to stop, if they have and we know."""
         self._beaten = 0.0
-        self._began, self._pace = 0.0, 0.0
-        """When the last iteration began, and how long iterations take while there are neighbours, in seconds."""
+        self.pace = BEAT / 10
+        """How long iterations take while there are neighbours, in seconds; at first a guess on the slow side."""
+        self._began = 0.0
+        """When the last iteration began."""
 
     def begin(self, k: int) -> int:
         """Begin iteration k, or a later one if it is time to jump; returns which."""
@@ -110,6 +112,9 @@ class Links:
         with self.post.news:
             self.read()
             self._keep_pace()
+        for link in self.all.values():
+            if link.last_x:
+                link.since = None
         if self.jump and k >= self.jump[0]:
             (_, to), self.jump = self.jump, None
             if to > k:
@@ -142,10 +147,10 @@ class Links:
         """A site that is alone waits as long as an iteration with others took: it must not run away from them."""
         now = time.monotonic()
         if any(link.since is not None for link in self.all.values()):
-            self._pace += 0.1 * (now - self._began - self._pace) if self._began else 0.0
+            self.pace += 0.1 * (now - self._began - self.pace) if self._began else 0.0
         elif self._began:
-            until = self._began + self._pace
-            while (left := until - time.monotonic()) > 0 and not any(link.last_x for link in self.all.values()):
+            until = self._began + self.pace
+            while (left := until - time.monotonic()) > 0 and not any(map(_ends_pause, self.all.values())):
                 self.post.news.wait(left)
                 self.read()
         self._began = time.monotonic()
@@ -249,7 +254,8 @@ class Links:
 
     def _compare(self, link: Link, letter: Letter) -> None:
         """Compare what both ends counted before the link was dropped."""
-        if (letter.since, letter.counted) != link.last:
+        theirs = (letter.since, letter.counted)
+        if theirs != link.last or theirs == UNKNOWN:  # two sites that do not know agree in nothing
             self.reset_everywhere(f"{link.name} and we counted different rounds")
         link.last = NOTHING
 
@@ -301,3 +307,8 @@ class Links:
     def agreed_stop(self) -> tuple[int, int]:
         """The jump to the end that sites have agreed to, if we know of one; goes with all letters."""
         return (self.stop, self.end) if self.stop != NEVER else (NEVER, NEVER)
+
+
+def _ends_pause(link: Link) -> bool:
+    """Whether a site that is alone need not wait any longer: a neighbour takes part again, or has finished."""
+    return link.since is not None or bool(link.last_x)

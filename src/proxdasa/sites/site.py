@@ -30,6 +30,8 @@ from proxdasa.sites.study import FORM, Study, form, own_problem
 
 MEAN, OVER = "mean_{}", "mean_over"
 """The names of means over sites in the records, and of the number of sites that they are over."""
+AGAIN = 5.0
+"""Seconds between two attempts to save the results."""
 
 log = logging.getLogger("proxdasa.sites")
 
@@ -99,12 +101,25 @@ class Site:
             stopped="interrupted" if halted else None if stop == NEVER else "stationary",
             stationary={} if stop == NEVER else {0: stop}, proximal_point=self._proximal_point(state),
         )  # fmt: skip
-        result.save(self.folder, overwrite=True)
+        self._store(result)
         alone = not halted and not any(link.last_x or link.since is not None for link in self.links.all.values())
         self._tell(k, "stopped" if halted else "finished alone" if alone else "finished", always=True)
         if alone:
             log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
         return result
+
+    def _store(self, result: Result) -> None:
+        """Save the results, and try again for a while if that fails: nobody else can be asked for them any more."""
+        until = time.monotonic() + (0.0 if result.stopped == "interrupted" else self.study.wait)
+        while True:
+            try:
+                result.save(self.folder, overwrite=True)
+                return
+            except OSError as error:
+                if time.monotonic() >= until or self._halt:
+                    raise
+                log.warning("%s; make room: the site tries again for %.0f s", error, until - time.monotonic())
+                time.sleep(min(AGAIN, self.study.wait))
 
     def _refuse_finished(self) -> None:
         """Refuse to begin again where the study has ended: alone, the site would end with another model."""
@@ -132,6 +147,7 @@ class Site:
             self._watch.skip(0, found.k)  # nobody knows how much of z is from before the last jump
         # The neighbours may have counted rounds with us that we do not remember.
         self.links.epoch = self.links.higher = found.notes["epoch"]
+        self.links.pace = found.notes["pace"]
         self.links.restore(found.notes["links"])
         for link in self.links.all.values():
             link.since, link.last, link.dropped = None, UNKNOWN, time.monotonic()
@@ -227,7 +243,7 @@ class Site:
 
     def _save(self, k: int, state: Any) -> None:
         notes = {"epoch": self.links.epoch, "counts": self.agent.counts(), "observed": self._seen}
-        notes |= {"spent": dict(self.post.spent), "links": self.links.history()}
+        notes |= {"spent": dict(self.post.spent), "pace": self.links.pace, "links": self.links.history()}
         try:
             self._checkpoints.write(Checkpoint(k, self._everything(state), self.rows, notes))
         except OSError as error:

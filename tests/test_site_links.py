@@ -1,0 +1,112 @@
+"""What a site counts, letter by letter: the neighbours are played by the test."""
+
+import threading
+import time
+from collections import deque
+
+import pytest
+import torch
+
+from proxdasa.sites.letters import Kind, Letter
+from proxdasa.sites.links import BEAT, NOTHING, UNKNOWN, Links
+from proxdasa.sites.rounds import Rounds
+
+WEIGHTS = {"aachen": 0.25, "celle": 0.25}
+
+
+class Letterbox:
+    """What `Links` and `Rounds` need of a `proxdasa.sites.post.Post`; letters to send are kept."""
+
+    me = "berlin"
+
+    def __init__(self):
+        self.boxes, self.news = {name: deque() for name in WEIGHTS}, threading.Condition()
+        self.sent, self.refused = [], []
+        self.gone = set()
+
+    def put(self, name, *letters):
+        with self.news:
+            self.boxes[name] += letters
+            self.news.notify_all()
+
+    def send(self, name, letter):
+        self.sent.append((name, letter))
+        return True
+
+    def connected(self, name):
+        return name not in self.gone
+
+    def refuse(self, why):
+        self.refused.append(why)
+
+
+@pytest.fixture
+def links():
+    return Links(Letterbox(), WEIGHTS, n=3, patience=60.0, end=100)
+
+
+def row(k, value, since=0, counted=0):
+    return Letter(Kind.ROWS, 0, k, 0, since, counted, payload=torch.full((2,), value).numpy().tobytes())
+
+
+def test_the_last_row_of_a_neighbour_that_has_finished_counts(links):
+    """It has our row of this round, and counted it; that it has finished comes before the row of another one."""
+    rounds, found = Rounds(links, patience=60.0, wait=1.0), {}
+    links.begin(0)
+    links.post.put("aachen", row(0, 1.0), Letter(Kind.DONE, k=0, payload=bytes(8)))
+    waiting = threading.Thread(target=lambda: found.update(rounds.exchange(torch.zeros(2))), daemon=True)
+    waiting.start()
+    while links.post.boxes["aachen"] or not links.all["aachen"].last_x:
+        time.sleep(0.001)
+    links.post.put("celle", row(0, 2.0))
+    waiting.join(20)
+    assert {name: values.tolist() for name, values in found.items()} == {"aachen": [1.0, 1.0], "celle": [2.0, 2.0]}
+    links.begin(1)
+    assert links.all["aachen"].since is None, "no further row is expected of it"
+    assert links.all["celle"].since == 0
+
+
+def test_a_round_does_not_wait_for_a_neighbour_that_has_finished(links):
+    links.begin(0)
+    links.post.put("aachen", Letter(Kind.DONE, k=0, payload=bytes(8)))
+    links.post.put("celle", row(0, 2.0))
+    assert list(Rounds(links, patience=60.0, wait=1.0).exchange(torch.zeros(2))) == ["celle"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "anew"),
+    [
+        (NOTHING, NOTHING, False),
+        ((4, 7), (4, 7), False),
+        ((4, 7), (4, 8), True),
+        ((4, 7), UNKNOWN, True),
+        (UNKNOWN, NOTHING, True),
+        (UNKNOWN, UNKNOWN, True),
+    ],
+)
+def test_trackers_are_set_anew_unless_both_ends_know_that_they_counted_the_same(links, ours, theirs, anew):
+    """After a power cut nobody knows: that both say so is no agreement."""
+    link = links.all["aachen"]
+    links.begin(9)
+    link.since, link.last = None, ours
+    links.post.put("aachen", Letter(Kind.PROPOSE, 0, 12, since=theirs[0], counted=theirs[1]))
+    links.read()
+    assert link.since == 12
+    assert links.adopt() is anew
+
+
+def test_a_site_that_is_alone_keeps_the_pace_of_all(links):
+    """Otherwise it is at the end before its neighbours can answer, and they jump after it."""
+    for link in links.all.values():
+        link.since = None
+    links.pace = 30.0
+    links.begin(0)
+    waiting = threading.Thread(target=links.begin, args=(1,), daemon=True)
+    waiting.start()
+    links.post.put("aachen", Letter(Kind.WHERE, 0, 1))
+    time.sleep(0.05)
+    assert waiting.is_alive()
+    links.post.put("aachen", Letter(Kind.PROPOSE, 0, 12, since=NOTHING[0], counted=NOTHING[1]))
+    waiting.join(20)
+    assert not waiting.is_alive(), "a neighbour that takes part again ends the pause"
+    assert BEAT / 10 <= links.pace <= 30.0
