@@ -232,21 +232,18 @@ class Case(NamedTuple):
             trials=self.trials,
         )
 
-    def steps(self, compiled: bool = False) -> Callable[[], None]:
+    def steps(self) -> Callable[[], None]:
         """Eight steps of a run that goes on."""
         run = self.setup()
         engine, algorithm = run.engine(), run.bound()
-        step = engine.compile(algorithm.step) if compiled else algorithm.step
         kept = {"k": 0, "state": algorithm.init(engine, run.start())}
 
         def steps() -> None:
             with torch.no_grad():
                 for _ in range(8):
-                    kept["state"] = step(engine, kept["k"], kept["state"])
+                    kept["state"] = algorithm.step(engine, kept["k"], kept["state"])
                     kept["k"] += 1
 
-        for _ in range(5 if compiled else 1):  # the compiler sees what varies
-            steps()
         return steps
 
     def bare(self) -> Callable[[], None]:
@@ -287,21 +284,37 @@ def learning() -> None:
     rows = []
     for name, case in cases.items():
         candidates = {"step": case.steps(), "bare": case.bare()}
-        if case.model is mlp:
-            candidates["compiled"] = case.steps(compiled=True)
         times = {what: took / 8 for what, took in best(candidates, repeats=5 if case.trials > 1 else 15).items()}
         share = ""
         if case.observe_every:
             observing = best({"observation": case.observation()}, repeats=2)["observation"] * case.times
             share = f"{observing / (observing + case.observe_every * times['step']):.0%}"
-        ratio = f"{times['compiled'] / times['bare']:.1f}" if "compiled" in times else ""
         shown = [f"{times[what] * 1e3:.2f}" for what in ("step", "bare")]
-        rows.append([name, *shown, f"{times['step'] / times['bare']:.2f}", ratio, share])
+        rows.append([name, *shown, f"{times['step'] / times['bare']:.2f}", share])
     show(
         f"networks, 8 agents, {torch.get_num_threads()} threads",
-        ["what", "whole step, ms", "bare gradient, ms", "ratio", "compiled", "of a run is observing"],
+        ["what", "whole step, ms", "bare gradient, ms", "ratio", "of a run is observing"],
         rows,
     )
+
+
+# ---------------------------------------------------------------------------------------- against JAX
+
+
+def against_jax() -> None:
+    """The a9a run on one core, ours and a scan written by hand in JAX, in a process of its own for each."""
+    rows = []
+    for what in ("JAX", "ordinary steps", "compiled"):
+        alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+        found = subprocess.run(
+            [sys.executable, "-m", "benchmarks.jax_scan", what], env=alone, capture_output=True, text=True, check=False
+        )
+        if found.returncode:
+            console.print(f"left out: {what} ({found.stderr.strip().splitlines()[-1]})")
+            continue
+        times = json.loads(found.stdout.splitlines()[-1])
+        rows.append([what, *(f"{times[str(trials)]:.2f}" for trials in (1, 10))])
+    show("a9a's perceptron, 8 agents, one core: ms for one iteration of one trial", ["what", "one trial", "ten"], rows)
 
 
 # ---------------------------------------------------------------------------------------- processes
@@ -364,6 +377,7 @@ if __name__ == "__main__":
     stacking()
     floor()
     learning()
+    against_jax()
     mixing()
     processes()
     large()

@@ -366,7 +366,6 @@ QUADRATIC = quadratic(8)
     [
         ({"conditions": [conditions.LinkLoss(0.1)]}, "and conditions exclude each other: after a lost message"),
         ({"network": networks.one_peer_hypercube(8)}, "needs the same neighbours in all rounds"),
-        ({"compile": True}, "compile and CompressedGossip"),
         (
             {"algorithm": proxdasa.SPPDM(1.0, 1.0, 1.0, 0.5, 0.1)},
             "SPPDM sends its vectors without mixing, so CompressedGossip",

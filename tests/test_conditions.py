@@ -290,7 +290,6 @@ def test_divergence_is_found_where_it_happened():
         ({"conditions": [Downtimes([(8, 0, 1)])]}, "there is no agent 8: agents are numbered from 0 to 7"),
         ({"conditions": [0.3]}, "conditions must be a list of proxdasa.conditions"),
         ({"conditions": [Fog()]}, "Fog.concerns must be links, agents, messages or delays; got 'air'"),
-        ({"conditions": [LinkLoss(0.1)], "compile": True}, "compile and conditions exclude each other"),
     ],
 )
 def test_what_cannot_be_is_refused(given, said):

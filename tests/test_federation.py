@@ -82,7 +82,7 @@ def tell(stories, folder):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(180)
     hanging = {story.__name__: federation.join(90) for story, federation in found.items()}
     assert not any(hanging.values()), hanging
     return found
@@ -142,7 +142,7 @@ def test_the_last_rounds_are_made_whatever_the_method_sends(tmp_path):
     federation = Federation(
         tmp_path / "seldom", iterations=22, patience=60.0, more='mixing = { name = "Every", period = 5 }'
     )
-    assert not federation.start().join(60)
+    assert not federation.start().join(180)
     x = simulate(federation).x[0]
     apart, before = (rows - rows.mean(dim=0) for rows in (federation.state("x"), x))
     assert apart.norm() < 10 * federation.study.agreement * before.norm()

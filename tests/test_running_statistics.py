@@ -395,7 +395,6 @@ FULL = proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=3)
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"compile": True}, "compile and running statistics exclude each other"),
         ({"mixing": proxdasa.Chebyshev(3)}, r'not possible: Chebyshev.* may have negative weights.* or buffers="local'),
         (
             {"mixing": proxdasa.CompressedGossip(compressors.Float16(), step=1.0)},

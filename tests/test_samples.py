@@ -1,9 +1,7 @@
 """Samples have names: the same name gives the same sample, other names give independent ones."""
 
-import gc
 import hashlib
 import itertools
-import weakref
 
 import numpy as np
 import pytest
@@ -94,24 +92,6 @@ def test_special_streams_are_apart_from_samples():
     streams = {samples.START, samples.EVALUATION, samples.GROUND_TRUTH, samples.RANDOM_ITERATE}
     assert len(streams) == 4
     assert min(streams) >= 2**32
-
-
-def test_operations_for_the_compiler_are_the_samples_and_keep_nothing():
-    """Torch never forgets an operation, so there must be one for all samples, and it must let go of them."""
-    problem = PhaseRetrieval(agents=3, dim=5, evaluation="population")
-    several = [Samples(problem, seed, 2, range(3)) for seed in range(3)]
-    draws = [each.as_operation() for each in several]
-    for each, draw in zip(several, draws, strict=True):
-        assert torch.equal(draw(9, 1), each(9, 1))
-        assert torch.equal(draw(0, 0), each(0, 0))
-    registered = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("proxdasa::")]
-    assert registered == ["proxdasa::samples"]
-    gone = [weakref.ref(each) for each in several]
-    del several, each
-    gc.collect()
-    assert [reference() for reference in gone] == [None] * 3
-    with pytest.raises(KeyError):
-        draws[0](0, 0)
 
 
 def test_streams_are_apart():

@@ -91,7 +91,7 @@ def test_undisturbed_sites_stop_where_the_simulator_does(tmp_path):
     federation = Federation(tmp_path / "sites", iterations=4_000, more=STOP, **PATIENT)
     text = federation.file.read_text().replace("[sites]", '[sites]\nshare = ["loss", "certificate"]')
     federation.file.write_text(text)
-    assert not federation.start().join(60)
+    assert not federation.start().join(180)
     assert not federation.errors
     expected = dataclasses.replace(federation.study.setup, exact=True).run()
     assert expected.stopped == "stationary"
@@ -116,7 +116,7 @@ def test_a_site_has_a_report_page_of_its_own(tmp_path):
     federation.cut(("aachen", "berlin"))
     federation.wait_for(80)
     federation.cut(("aachen", "berlin"), restore=True)
-    assert not federation.join(60)
+    assert not federation.join(180)
     folder = federation.folder / "aachen"
     site_commands._write_page(folder, "aachen")
     page = (folder / "report.html").read_text()
@@ -160,7 +160,7 @@ def test_sites_do_not_stop_while_one_is_away(tmp_path):
     federation.wait_for(2 * K)
     assert not federation.results, "the others go on"
     federation.start("celle")
-    assert not federation.join(60)
+    assert not federation.join(180)
     assert not federation.errors
     assert {result.stopped for result in federation.results.values()} == {"stationary"}
     ends = {result.stationary[0] for result in federation.results.values()}
@@ -183,7 +183,7 @@ def test_a_site_that_missed_the_decision_follows_the_others(tmp_path, monkeypatc
     monkeypatch.setattr(proxdasa.sites.site, "unanimous", forget)
     federation = Federation(tmp_path / "sites", iterations=100_000, more=STOP, patience=5.0, wait=60.0)
     K = dataclasses.replace(federation.study.setup, exact=True).run().iterations
-    assert not federation.start().join(60)
+    assert not federation.start().join(180)
     assert not federation.errors
     found = {name: (result.stopped, result.stationary) for name, result in federation.results.items()}
     assert found == dict.fromkeys(federation.names, ("stationary", {0: K}))

@@ -43,7 +43,7 @@ def bring_together(federation, rows):
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_running_statistics_have_the_bits_of_the_simulator(tmp_path, monkeypatch, policy):
     federation = with_statistics(tmp_path / "sites", monkeypatch, policy)
-    assert not federation.start().join(60)
+    assert not federation.start().join(180)
     assert not federation.errors
     assert not any(site.rounds.missed for site in federation.sites.values())
     expected, problem = federation.study.setup.run(), federation.study.setup.problem

@@ -286,7 +286,6 @@ def test_a_tracker_is_warned_of_once():
         ({"mixing": proxdasa.Gossip(2)}, "late and 2 rounds of mixing exclude each other.*choose Gossip(1) instead of"),
         ({"mixing": proxdasa.Every(2, proxdasa.Gossip(3))}, "late and 3 rounds of mixing exclude each other"),
         ({"mixing": proxdasa.Chebyshev(2)}, "is a polynomial of one W"),
-        ({"compile": True}, "compile and conditions exclude each other"),
         (
             {"mixing": proxdasa.CompressedGossip(proxdasa.compressors.TopK(0.5), 0.1)},
             "and conditions exclude each other: after a lost message",

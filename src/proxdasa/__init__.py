@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from proxdasa.plans import plan
     from proxdasa.problems import prune
     from proxdasa.reports.comparison import compare
+    from proxdasa.runs.compiling import CompileWarning
     from proxdasa.runs.divergence import DivergenceWarning
     from proxdasa.runs.results import Result, load
     from proxdasa.runs.setup import run
@@ -60,6 +61,7 @@ __all__ = [
     "SPPDM",
     "CDProxSGT",
     "Chebyshev",
+    "CompileWarning",
     "CompressedGossip",
     "DProxSGT",
     "DeepStormV1",

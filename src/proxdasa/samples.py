@@ -13,16 +13,12 @@ values.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections.abc import Callable
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, library
+from torch import Tensor
 
 from proxdasa.checks import check_seed
 from proxdasa.contracts import Problem
@@ -122,14 +118,6 @@ class Samples:
             held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
         return held[1][offset]
 
-    def as_operation(self) -> Callable[[int, int], Tensor]:
-        """The same function as an operation that torch's compiler calls without tracing the NumPy code inside."""
-        like = self(0)
-        number, sizes, kind = next(_NUMBERS), list(like.shape), like.dtype
-        _COMPILED[number] = self
-        operation = _operation()
-        return lambda k, stream: operation(number, k, stream, sizes, kind)
-
     def _fetch(self, block: int, stream: int) -> Tensor:
         """The words of a block ``[BLOCK, trials, agents, words]``, as a view: the generator yields iterations last."""
         agents, count = self.agents, self.problem.words
@@ -138,28 +126,3 @@ class Samples:
             name = self._first_trial + trial
             fetched[trial] = self._words(self.seed, stream, name, block, agents, BLOCK * count)
         return torch.from_numpy(fetched).view(self.trials, len(agents), BLOCK, count).permute(2, 0, 1, 3)
-
-
-# Torch never forgets an operation. So there is one for all samples, which finds them by number and does not keep them.
-_NUMBERS = itertools.count()
-_COMPILED: WeakValueDictionary[int, Samples] = WeakValueDictionary()
-
-
-@functools.cache
-def _operation() -> Callable[[int, int, int, list[int], torch.dtype], Tensor]:
-    """The operation (number, k, stream) -> sample, registered with torch on first use.
-
-    It also takes the shape and type of a sample: torch keeps compiled code for later processes, whose samples of the
-    same number may be others, and finds it by the arguments.
-    """
-
-    @library.custom_op("proxdasa::samples", mutates_args=())
-    def draw(number: int, k: int, stream: int, sizes: list[int], kind: torch.dtype) -> Tensor:  # noqa: ARG001
-        return _COMPILED[number](k, stream).clone()  # an operation may not return a view of what it holds
-
-    def shape_only(number: int, k: int, stream: int, sizes: list[int], kind: torch.dtype) -> Tensor:  # noqa: ARG001
-        """A tensor of the right shape and type, which is all that the compiler looks at."""
-        return torch.empty(sizes, dtype=kind)
-
-    draw.register_fake(shape_only)
-    return draw

@@ -13,14 +13,14 @@ def batch_grad(agents: Agents, x: Tensor, k: int, size: int, sample: int = 0) ->
     The numbers are consecutive because samples are generated in blocks of consecutive numbers; so none are wasted.
     """
     total = agents.grad(x, k * size, sample)
-    for name in range(k * size + 1, (k + 1) * size):
-        total = total + agents.grad(x, name, sample)
+    for j in range(1, size):
+        total = total + agents.grad(x, k * size + j, sample)
     return total / size
 
 
 def batch_change(agents: Agents, x_new: Tensor, x: Tensor, k: int, size: int) -> Tensor:
     """(1/b) Σ_j [∇G(x', ξ_j) − ∇G(x, ξ_j)] over the same b samples."""
     total = agents.grad(x_new, k * size) - agents.grad(x, k * size)
-    for name in range(k * size + 1, (k + 1) * size):
-        total = total + agents.grad(x_new, name) - agents.grad(x, name)
+    for j in range(1, size):
+        total = total + agents.grad(x_new, k * size + j) - agents.grad(x, k * size + j)
     return total / size

@@ -96,8 +96,10 @@ def _mpi() -> Finding:
 def _compiler() -> Finding:
     compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
     if compiler is None:
-        return Finding("no C++ compiler, which only compile=True needs", "install g++ or clang", needed=False)
-    return Finding(f"C++ compiler for compile=True: {compiler}")
+        return Finding(
+            "no C++ compiler, without which long runs are not compiled", "install g++ or clang", needed=False
+        )
+    return Finding(f"C++ compiler for compiled steps: {compiler}")
 
 
 def _disk() -> Finding:

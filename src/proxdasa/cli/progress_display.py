@@ -184,4 +184,5 @@ def _show_bar(series: Sequence[str], bars: Progress, name: str, setup: Setup) ->
             left = "" if k == iterations or pace.left is None else f"{timedelta(seconds=round(pace.left))} left"
             say(", ".join(filter(None, (f"{place}{name}: {k} of {iterations} iterations", measures, left))), err)
 
+    update.note = lambda text: say(f"{place}{name}: {text}", err)  # type: ignore[attr-defined]
     return update

@@ -12,7 +12,18 @@ from proxdasa.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from proxdasa.contracts.compression import Compression, Compressor, Part
-    from proxdasa.contracts.engine import Agents, Engine, Host, NonFiniteError, Observer, PeerError, Step, unpack
+    from proxdasa.contracts.engine import (
+        Agents,
+        Block,
+        Engine,
+        Host,
+        NonFiniteError,
+        NotCompilableError,
+        Observer,
+        PeerError,
+        Step,
+        unpack,
+    )
     from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
     from proxdasa.contracts.parts import (
         Evaluation,
@@ -32,6 +43,7 @@ __all__ = [
     "Agents",
     "Algorithm",
     "Averaging",
+    "Block",
     "Compression",
     "Compressor",
     "Engine",
@@ -41,6 +53,7 @@ __all__ = [
     "Mixing",
     "Network",
     "NonFiniteError",
+    "NotCompilableError",
     "Observer",
     "Part",
     "PeerError",

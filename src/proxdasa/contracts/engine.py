@@ -63,6 +63,24 @@ Step = Callable[[Any, int, Any], Any]
 """Maps (agents, k, state) to the state after iteration k."""
 
 
+class Block(Protocol):
+    """Several iterations of a method as one function."""
+
+    @property
+    def size(self) -> int:
+        """How many."""
+
+    def fits(self, k: int) -> bool:
+        """Whether it may begin with iteration k: its steps take the same branches as those that were compiled."""
+
+    def __call__(self, k: int, state: Any) -> Any:
+        """The state after iterations k, …, k + size − 1, whose costs are counted."""
+
+
+class NotCompilableError(Exception):
+    """A method, problem or machine does not allow steps to be compiled; the run does without."""
+
+
 class Observer(Protocol):
     """What measuring a run needs. Nothing here counts as work or communication of the agents."""
 
@@ -164,8 +182,11 @@ class Host(Protocol):
     def stepping(self) -> AbstractContextManager[None]:
         """Context manager around stepping: sets the thread count and starts the clock."""
 
-    def compile(self, step: Step) -> Step:
-        """An algorithm's step after `torch.compile`."""
+    def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
+        """At most ``size`` iterations of a method as one function; NotCompilableError says why it is impossible.
+
+        ``state`` is one of the method, which stays as it is, and ``first`` the number of the run's first iteration.
+        """
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour, bytes.

@@ -54,14 +54,11 @@ class Cell(NamedTuple):
     rows: slice
     problem: Problem
     samples: Samples
-    draw: Callable[[int, int], Tensor]
-    """The samples again, perhaps in a form that torch.compile does not look into."""
 
     @staticmethod
     def of(problem: Problem, rows: slice, agents: range, task: Task) -> Cell:
         """The cell of these agents, whose rows in this process are ``rows``."""
-        samples = Samples(problem, task.seed, task.trials, agents, task.first_trial)
-        return Cell(rows, problem, samples, samples)
+        return Cell(rows, problem, Samples(problem, task.seed, task.trials, agents, task.first_trial))
 
 
 class LocalAgents(ABC):
@@ -111,14 +108,18 @@ class LocalAgents(ABC):
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """Sample gradients of all trials and agents."""
+        self.count_gradient(k, sample)
+        if self._running is None:
+            return self._each(lambda cell, rows: cell.problem.grad(rows, cell.samples(k, sample)), x)
+        return self._grad_and_update(x, k, sample)
+
+    def count_gradient(self, k: int, sample: int) -> None:
+        """Count a gradient at a sample; another one at the same ξ takes no new sample."""
         share = self._active_share()
         self._counts["gradients"] += share
-        if self._last_named.get(sample) != k:  # evaluating again at the same ξ takes no new sample
+        if self._last_named.get(sample) != k:
             self._last_named[sample] = k
             self._counts["samples"] += share
-        if self._running is None:
-            return self._each(lambda cell, rows: cell.problem.grad(rows, cell.draw(k, sample)), x)
-        return self._grad_and_update(x, k, sample)
 
     def full_grad(self, x: Tensor) -> Tensor:
         """∇F_i at each row."""
@@ -152,6 +153,10 @@ class LocalAgents(ABC):
     @abstractmethod
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor, all of the same shape."""
+
+    @abstractmethod
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        """Σ_{j~i} x_j."""
 
     @abstractmethod
     def gather(self, x: Tensor) -> Tensor:
@@ -241,7 +246,7 @@ class LocalAgents(ABC):
             running = running_of(cell.problem)
             assert running is not None
             return torch.cat(
-                running.grad_and_buffers(rows[..., :width], rows[..., width:], cell.draw(k, sample)), dim=-1
+                running.grad_and_buffers(rows[..., :width], rows[..., width:], cell.samples(k, sample)), dim=-1
             )
 
         both = self._each(act, torch.cat([x, held], dim=-1))
@@ -286,6 +291,24 @@ class LocalAgents(ABC):
         self._counts["vectors"] += rounds * len(vectors)
         self._counts["bytes"] += 2 * links * sum(self._bytes_of(vector, compressed) for vector in vectors)
         return first
+
+    def count_mixing(self, *vectors: Tensor) -> None:
+        """Count the rounds in which the mixing protocol sends these vectors."""
+        self._count_messages(self._rounds, *vectors)
+
+    def count_sum(self, x: Tensor) -> None:
+        """Count the round of a sum over neighbours."""
+        self._count_messages(1, x, compressed=False)
+
+    def draw(self, k: int, sample: int) -> Tensor:
+        """The sample of iteration k for all trials and agents; in one batch, so not in exact mode."""
+        (cell,) = self._cells
+        return cell.samples(k, sample)
+
+    @property
+    def mixing(self) -> Mixing:
+        """The mixing protocol."""
+        return self._task.mixing
 
     def _bytes_of(self, vector: Tensor, compressed: bool) -> int:
         """The bytes of a vector in a message."""

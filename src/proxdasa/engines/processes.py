@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Step
+from proxdasa.contracts import Block, NotCompilableError
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.launch import signals
 from proxdasa.engines.messages.halo import blocks
@@ -137,9 +137,9 @@ class Processes(LocalAgents):
         """Signals ask all processes to stop; a second one of the same kind ends this process at once."""
         return signals.handle(lambda _: self.ask_to_stop(), once=True)
 
-    def compile(self, step: Step) -> Step:  # noqa: ARG002
+    def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:  # noqa: ARG002
         """Refuse: compiled sums have an order of their own, and messages leave a compiled step anyway."""
-        raise ValueError("compile is for runs in one process without exact mode; leave one of them out")
+        raise NotCompilableError("steps between processes and in exact mode are not compiled")
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent; what crossed the wire and seconds are means over processes, bytes over agents."""

@@ -12,14 +12,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Step
+from proxdasa.contracts import Block, NotCompilableError
 from proxdasa.engines.agents import LocalAgents, Task
-from proxdasa.engines.compiled import compile_step
+from proxdasa.engines.compiled import compile_block
+from proxdasa.engines.fused_products import fused_product
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
+from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
 """Elements of a state variable from which on several threads pay off (measured)."""
+CACHED = 2**17
+"""Elements of a state variable up to which a compiled block finds its rows in the cache (measured)."""
+FUSED_ROUNDS = 2
+"""Rounds of mixing up to which fused sums take less time than one product with a dense matrix."""
 
 
 @final
@@ -32,6 +38,7 @@ class Simulator(LocalAgents):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, range(task.network.n))
+        self._together = task.trials  # trials that are computed in one call
         self._product = _mixer(task)  # now, so that it is no part of the first step's time
         if self._compressed:
             weights = product(task.network.W, task.problem.dtype)
@@ -128,22 +135,45 @@ class Simulator(LocalAgents):
         On a busy machine it costs many times the step, because the threads wait for each other.
         """
         before = torch.get_num_threads()
-        small = self._task.trials * self.n * self._task.problem.dim < PARALLEL_FROM
+        small = self._together * self.n * self._task.problem.dim < PARALLEL_FROM
         torch.set_num_threads(1 if small else before)
         try:
             yield
         finally:
             torch.set_num_threads(before)
 
-    def compile(self, step: Step) -> Step:
-        """The step after `torch.compile`, which fuses its passes over memory.
+    def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
+        """A block of iterations through `torch.compile`, which fuses their passes over memory.
 
-        Compiling takes half a minute and needs a C++ compiler.
+        Compiling takes some ten seconds, or fewer if the disk has the code from an earlier run, and needs a C++
+        compiler.
         """
-        self._cells = [cell._replace(draw=cell.samples.as_operation()) for cell in self._cells]
-        for matrix in (self._product, self._adjacency):  # build their matrices outside of the compiled step
-            matrix(torch.zeros(self._task.trials, self.n, 1, dtype=self._task.problem.dtype))
-        return compile_step(step, self)
+        if self._weather is not None or self._compressed or self._running is not None:
+            raise NotCompilableError("conditions, compressed messages and running statistics change from step to step")
+        trials, width = self._task.trials, self.n * self._task.problem.dim
+        # As many trials in a call as fit the cache, and the same number in every call.
+        self._together = max(g for g in range(1, trials + 1) if trials % g == 0 and (g == 1 or g * width <= CACHED))
+        with self.stepping():
+            try:
+                block = compile_block(self, self._verbs, algorithm, state, size, self._together, first)
+            except NotCompilableError:
+                self._together = trials
+                raise
+        self._together = block.group
+        return block
+
+    def _verbs(self, trials: int) -> Verbs:
+        """The agents' verbs for so many trials, of which torch's compiler can see through."""
+        task, rounds = self._task, self._rounds
+        W, rho, dtype, mixing = task.network.W, task.network.rho, task.problem.dtype, task.mixing
+        mix, total = self._product, self._adjacency
+        fused = fused_product(W, dtype)
+        if fused and (rounds <= FUSED_ROUNDS or not dense_pays(W, rounds)):
+            mix = lambda x: mixing(fused, x, rho)  # noqa: E731
+        neighbours = fused_product(adjacency(W), dtype) or total
+        for product_ in (mix, neighbours):  # build their matrices outside of what is recorded
+            product_(torch.zeros(trials, self.n, 1, dtype=dtype))
+        return Verbs(task.problem.grad, task.regularizer.prox, mix, neighbours, self.degrees)
 
     @cached_property
     def _adjacency(self) -> Product:

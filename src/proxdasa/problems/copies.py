@@ -98,7 +98,7 @@ class Copies:
     running: RunningStatistics | None = None
 
     def __post_init__(self) -> None:
-        _ = self._forward, self._shapes, self._constants  # now: torch.compile would stop where they are made
+        _ = self._forward, self._shapes, self._constants  # now, since steps that are recorded must not make them
 
     def losses_and_grads(
         self,
@@ -112,13 +112,9 @@ class Copies:
         """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
 
         Weights are ``[batch]``, the same for all rows, or ``[rows, batch]``.
-        torch.compile would unroll a loop, and draws random numbers of its own, so it does not look into one.
         """
-        compute = self._losses_and_grads
-        if self.path == "loop" and torch.compiler.is_compiling():
-            compute = torch.compiler.disable(compute)  # type: ignore[no-untyped-call]
-        made = compute(x, inputs, targets, weight, seeds, r)
-        if self._constants and not torch.compiler.is_compiling():
+        made = self._losses_and_grads(x, inputs, targets, weight, seeds, r)
+        if self._constants:
             self._check_constants()
         return made
 

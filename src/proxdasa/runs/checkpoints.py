@@ -218,9 +218,12 @@ class Checkpoints:
 def fingerprint(config: Mapping[str, Any]) -> str:
     """The SHA-256 of a configuration's settings, whatever their order. 1 and 1.0 are the same setting.
 
-    The facts about a run and about its ending are not settings and do not count, nor does a note.
+    The facts about a run and about its ending are not settings and do not count, nor does a note. Nor does it matter
+    whether a run may choose to be compiled, so that it can go on where it cannot.
     """
     settings = {name: value for name, value in config.items() if name not in ("facts", "ending", "note")}
+    if settings.get("compile") == "auto":
+        settings["compile"] = False
     plain = json.loads(json.dumps(settings, allow_nan=False), parse_float=_number)
     return sha256(json.dumps(plain, sort_keys=True).encode())
 

@@ -27,6 +27,8 @@ from proxdasa.runs.trial_parts import Together
 from proxdasa.runs.turns import take_turns
 from proxdasa.runs.work import Work
 
+TOLD = ("config", "records", "iterations", "stopped", "diverged", "stationary")
+"""What a process tells of a result besides its tensors."""
 LOOK = 0.2
 """Seconds from one look for signals to the next."""
 
@@ -166,7 +168,7 @@ class _Run:
         """Take the result of a part."""
         state = load(tensors)
         point = state.pop(SOLUTION, None)
-        self.results[part] = Result(config=self.work.setup.config(), state=state, proximal_point=point, **told)
+        self.results[part] = Result(state=state, proximal_point=point, **told)
         self.together.end(part, told["stopped"])
 
 
@@ -227,7 +229,7 @@ def _work(work: Work, parts: Sequence[int], connection: Connection) -> None:
         return
     signals.obey(lambda: None)  # what is left is to send
     for part, result in zip(parts, results, strict=True):
-        told = {name: getattr(result, name) for name in ("records", "iterations", "stopped", "diverged", "stationary")}
+        told = {name: getattr(result, name) for name in TOLD}
         point = {} if result.proximal_point is None else {SOLUTION: result.proximal_point}
         with suppress(KeyboardInterrupt):  # nobody is there
             line.send("result", part, told, save(separate({**result.state, **point})))

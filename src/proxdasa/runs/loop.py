@@ -17,6 +17,7 @@ from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
 from proxdasa.runs.checkpoint_contents import Expected
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
+from proxdasa.runs.compiling import COMPILED, Steps
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
 from proxdasa.runs.identity import Identity, Numbers, numbers
@@ -104,37 +105,45 @@ class Loop:
 
     def _iterate(self) -> Generator[None, None, None]:
         save_every = self._saving.every if self._saving else None
-        step = self.engine.compile(self.algorithm.step) if self.compile else self._step
-        tick = max(1, self.iterations // 200)
         watched = self.watch.rule.every if self.watch else None
-        first = True
-        paces = [pace for pace in (self.observe_every, save_every, watched) if pace]
+        paces = [pace for pace in (self.observe_every, watched) if pace]
+        steps = Steps(self.engine, self.algorithm, self._step, self.keep)
+        if self.compile and self.k < self.iterations:
+            with self._listeners.waiting("compiling the steps"):
+                steps.compile(self._now[1], paces, self.first)
+        tick, first = max(1, self.iterations // 200), True
         while self.k < self.iterations and not self.stopped:
             # The next iteration after which there is more to do than to step, so that the loop below does nothing else.
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
+            # A block may end after a checkpoint is due, which then waits: how iterations are computed, and so the last
+            # bits of a run, must not depend on how often it is saved.
+            saved = self.k - self.k % save_every + save_every if save_every else due
             began = time.perf_counter()
             with self.engine.stepping():
-                for k in range(self.k, due):
-                    if not self.engine.proceed(k):
+                while self.k < min(due, saved):
+                    before = self.k
+                    if not self.engine.proceed(before):
                         self.stopped = "interrupted"
                         break
-                    state = step(self.engine, k, self._now[1])
+                    k, state = steps.advance(*self._now, due)
                     # Later states have the form of the first, and a check in each iteration would cost time.
                     if first:
                         first, state = False, self._check(state, "step")
-                    for trial in self.keep.get(k + 1, ()):
+                    for trial in self.keep.get(k, ()):
                         self._kept[trial] = state.x[trial]
-                    self._now = (k + 1, state)
-                    if self.k % tick == 0 and self.k < due:
-                        self._listeners.report(self.k, self.iterations, ())
+                    self._now = (k, state)
+                    if k // tick > before // tick and k < due:
+                        self._listeners.report(k, self.iterations, ())
             self.seconds += time.perf_counter() - began
             if watched and not self.stopped and self.k % watched == 0:
                 self._ask_stopping_rule()
             self._observe_if_due()
             done = self.k == self.iterations or self.stopped == "stationary"
-            if save_every and (done or (not self.stopped and self.k % save_every == 0)):
+            if save_every and (done or (not self.stopped and self.k >= saved)):
                 self._save()
             yield
+        if self.compile and not steps.block:
+            self.config = {**self.config, "facts": {**self.config["facts"], COMPILED: False}}
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from proxdasa import caller_warnings
 from proxdasa.runs.records import Row
@@ -22,6 +24,21 @@ class Listeners:
     def __init__(self, progress: Progress | Sequence[Progress] | None) -> None:
         self._callbacks = [progress] if callable(progress) else list(progress or ())
 
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Context manager around work before the iterations: tells what it is and how long it took.
+
+        Callbacks with a method ``note`` are told, in words.
+        """
+        self._note(f"{what}, which may take a minute")
+        began = time.perf_counter()
+        yield
+        self._note(f"{what} took {time.perf_counter() - began:.0f} s")
+
+    def _note(self, text: str) -> None:
+        for callback in self._callbacks:
+            getattr(callback, "note", _ignore)(text)
+
     def report(self, k: int, iterations: int, rows: Sequence[Row]) -> None:
         """Call them all."""
         for callback in tuple(self._callbacks):
@@ -35,3 +52,7 @@ class Listeners:
                     f"({place.filename}, line {place.lineno}); the run continues without it",
                     ProgressWarning,
                 )
+
+
+def _ignore(_text: str) -> None:
+    """Do nothing."""

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from proxdasa import memory_budget
+from proxdasa import caller_warnings, memory_budget
 from proxdasa import metrics as measures
 from proxdasa.checks import check_count, check_seed
 from proxdasa.conditions import Condition
@@ -26,6 +26,7 @@ from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
+from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle
 from proxdasa.runs.footprint import RECORD, footprint
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop
@@ -65,7 +66,7 @@ class Setup:
     dtype: torch.dtype | None = None
     metrics: Sequence[Metric] = measures.STANDARD
     random_iterate: bool = False
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"
     exact: bool = False
     stop: Stationary | None = None
     conditions: Sequence[Condition] = ()
@@ -90,9 +91,9 @@ class Setup:
         check_method(self.algorithm, network, self.regularizer, self.mixing, self.metrics)
         if self.stop is not None:
             self.stop.check(self.algorithm)
-        check_compression(self.algorithm, self.mixing, self.conditions, self.network, self.compile)
-        check_conditions(self.conditions, self.network, self.mixing, self.compile)
-        if self.compile and self.exact:
+        check_compression(self.algorithm, self.mixing, self.conditions, self.network)
+        check_conditions(self.conditions, self.network, self.mixing)
+        if self.compile is True and self.exact:
             raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
 
     def settings(self) -> dict[str, Any]:
@@ -152,6 +153,8 @@ class Setup:
         """
         assert self.observe_every is not None
         config, engine, algorithm = self.config(), self.engine(transport), self.bound()
+        compiled = transport is None and compiles(self)
+        config["facts"] |= {COMPILED: True} if compiled else {}
         own, identity = fingerprint({**config, **self.place}), Identity.of(self.settings(), algorithm, self.iterations)
         engine.agree(
             lambda: {
@@ -164,6 +167,9 @@ class Setup:
         )
         if engine.writes:  # one process warns for all
             warn_of_delays(self.conditions, algorithm)
+            if self.compile is True and not compiled:
+                why = obstacle(self) or "messages between processes leave a compiled step"
+                caller_warnings.warn(f"compile: steps are not compiled, and take longer: {why}", CompileWarning)
         return Loop(
             config=config,
             fingerprint=own,
@@ -175,7 +181,7 @@ class Setup:
             iterations=self.iterations,
             observe_every=self.observe_every,
             keep=self.random_iterates() if self.random_iterate else {},
-            compile=self.compile,
+            compile=compiled,
             watch=Watch(self.stop, algorithm, self.trials) if self.stop else None,
             first=first,
             first_trial=self.first_trial,
@@ -205,7 +211,7 @@ class Setup:
 
     def _check_buffers(self, own: Problem) -> None:
         """Refuse running statistics that do not fit the rest; a problem knows of them once it has its own data."""
-        course = self.conditions, self.random_iterate, self.compile
+        course = self.conditions, self.random_iterate
         check_buffers(own, self.algorithm, self.network, self.mixing, *course)
 
     def check_weights(self) -> None:
@@ -289,9 +295,10 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         metrics: what to record.
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods that average no
             gradients), beside the last iterate.
-        compile: run the steps through `torch.compile`, which pays off on long runs of problems whose gradients are
-            cheap, and least for methods with restarts. Needs a C++ compiler; agrees with the ordinary steps up to
-            rounding.
+        compile: run blocks of iterations through `torch.compile`: True, False, or "auto", which does it for runs that
+            are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
+            settings alone, and stands in the facts of the result's configuration. Needs a C++ compiler; where steps
+            cannot be compiled, a `CompileWarning` says why, and the run does without.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.

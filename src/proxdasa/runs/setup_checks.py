@@ -35,6 +35,7 @@ def check_kinds(settings: Any) -> None:
         "metrics": (lambda given: all(isinstance(each, Metric) for each in given), "a list of proxdasa.metrics"),
         "stop": (lambda given: given is None or isinstance(given, Stationary), "a rule, such as Stationary(1e-4)"),
         "note": (lambda given: given is None or isinstance(given, str), "a text"),
+        "compile": (lambda given: given is True or given is False or given == "auto", 'True, False or "auto"'),
         "dtype": (lambda given: given in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
     }
     for name, (fits, expected) in kinds.items():
@@ -80,20 +81,16 @@ def check_method(
             )
 
 
-def check_conditions(conditions: Sequence[Condition], network: Network, mixing: Mixing, compile: bool) -> None:  # noqa: A002
+def check_conditions(conditions: Sequence[Condition], network: Network, mixing: Mixing) -> None:
     """Refuse conditions that are none, and mixings for which a changing W is not W."""
     if not all(callable(getattr(each, "begin", None)) for each in conditions):
         raise TypeError(f"conditions must be a list of proxdasa.conditions, such as LinkLoss(0.1); got {conditions!r}")
-    if compile and getattr(mixing, "rests", None):
-        raise ValueError(f"compile and {mixing} exclude each other: iterations differ")
     if not conditions and not network.rounds:
         return
     Weather(conditions, network, trials=1, seed=0)  # refuses agents that do not exist
     cause = "conditions" if conditions else f"the network {network.label}"
     if not getattr(mixing, "varies", False) and mixing.rounds_for(network.rho) > 1:
         raise ValueError(f"{mixing} is a polynomial of one W, and with {cause} W differs by round; choose Gossip")
-    if compile:
-        raise ValueError(f"compile and {cause} exclude each other: W differs from round to round")
     if longest_delay(conditions) and (rounds := mixing.rounds_for(network.rho)) > 1:
         raise ValueError(
             f"messages that are late and {rounds} rounds of mixing exclude each other: a round mixes what the last one "
@@ -118,7 +115,6 @@ def check_compression(
     mixing: Mixing,
     conditions: Sequence[Condition],
     network: Network,
-    compile: bool,  # noqa: A002
 ) -> None:
     """Refuse compressed messages where copies would differ between neighbours, or where nothing is compressed."""
     compression: Compression | None = getattr(mixing, "compression", None)
@@ -143,8 +139,6 @@ def check_compression(
             f"{mixing} needs the same neighbours in all rounds, and {network.label} has others in each; choose Gossip, "
             "or a network that does not change"
         )
-    if compile:
-        raise ValueError(f"compile and {mixing} exclude each other; leave one of them out")
 
 
 def check_buffers(
@@ -154,14 +148,11 @@ def check_buffers(
     mixing: Mixing,
     conditions: Sequence[Condition],
     random_iterate: bool,
-    compile: bool,  # noqa: A002
 ) -> None:
     """Refuse running statistics where they would not be updated, or could not be averaged with the neighbours'."""
     running = running_of(problem)
     if running is None:
         return
-    if compile:
-        raise ValueError("compile and running statistics exclude each other: a compiled step would not update them")
     if random_iterate:
         raise ValueError("random_iterate and running statistics exclude each other: those of x^R would not be kept")
     if not running.mixed_buffers:

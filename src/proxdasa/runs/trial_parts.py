@@ -19,6 +19,7 @@ from torch import Tensor
 from proxdasa.contracts import Algorithm
 from proxdasa.problems import Repeated
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
+from proxdasa.runs.compiling import compiles
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row
 from proxdasa.runs.results import Result
@@ -35,7 +36,7 @@ def divide(setup: Setup) -> list[range]:
     trials, and compiled and exact steps have orders of their own; such runs stay whole.
     """
     whole = [range(setup.trials)]
-    together = setup.stop or setup.conditions or setup.compile or setup.exact or setup.network.rounds
+    together = setup.stop or setup.conditions or compiles(setup) or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
         return whole
     unit = setup.problem.trials if isinstance(setup.problem, Repeated) else 1

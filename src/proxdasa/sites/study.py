@@ -89,7 +89,7 @@ def own_problem(study: Study, name: str) -> Problem:
     here = study.number(name)
     own = study.setup.problem.restrict(range(here, here + 1))
     setup = study.setup
-    check_buffers(own, setup.algorithm, setup.network, setup.mixing, (), random_iterate=False, compile=False)
+    check_buffers(own, setup.algorithm, setup.network, setup.mixing, (), random_iterate=False)
     if unknown := [name for name in study.share if name not in _measurable(study, own)]:
         raise ConfigError(
             f"sites.share: {name} does not measure {unknown[0]!r}; accepted: {', '.join(_measurable(study, own))}"
@@ -173,7 +173,7 @@ def _check(setup: Setup) -> None:
             if metric not in OWN:
                 accepted = ", ".join(own.name for own in OWN)
                 raise ConfigError(f"metrics: a site cannot measure {metric.name} by itself; accepted: {accepted}")
-    if setup.random_iterate or setup.compile:
+    if setup.random_iterate or setup.compile is True:
         raise ConfigError("random_iterate and compile are not supported at sites; leave them out")
     if setup.network.rounds:
         raise ConfigError("sites have fixed links; choose a network that does not change from round to round")

@@ -1,0 +1,129 @@
+"""The a9a run (8 agents on a ring, batches of 4, d = 8,066, Prox-DASA with L1) on one core: ours, or by hand in JAX.
+
+``python -m benchmarks.jax_scan JAX``, or "ordinary steps", or "compiled", prints the milliseconds that one iteration of
+one trial takes for one trial and for ten, the best of several repetitions. The examples are made up, as many and as
+sparse as a9a's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+N, BATCH, GAMMA, ALPHA, WEIGHT = 8, 4, 1.25, 0.3, 1e-4
+INPUTS, HIDDEN, CLASSES, EXAMPLES = 123, 64, 2, 32_561
+STEPS, REPEATS = 200, 5
+"""Iterations that are timed together, and how often."""
+
+
+def examples() -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and classes."""
+    random = np.random.default_rng(0)
+    x = (random.random((EXAMPLES, INPUTS)) < 0.11).astype(np.float32)
+    return x, random.integers(0, CLASSES, EXAMPLES)
+
+
+def fastest(advance: Callable[[], object], trials: int) -> float:
+    """Milliseconds for one iteration of one trial, after a first call that compiles."""
+    advance()
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        advance()
+        times.append(time.perf_counter() - began)
+    return min(times) / STEPS / trials * 1e3
+
+
+def in_jax(trials: int) -> float:
+    """The run as a JAX user writes it: one agent's gradient, vmap over agents and trials, a scan over iterations."""
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    import jax  # noqa: PLC0415
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    x, y = map(jnp.asarray, examples())
+    shapes = [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
+    cuts = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    W = np.zeros((N, N), dtype=np.float32)
+    for i in range(N):
+        W[i, [i - 1, i, (i + 1) % N]] = 1 / 3
+    share = EXAMPLES // N
+
+    def loss(flat, rows):
+        parts = jnp.split(flat, cuts[:-1])
+        w1, b1, w2, b2 = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        scores = jax.nn.log_softmax(jnp.tanh(x[rows] @ w1.T + b1) @ w2.T + b2)
+        return -jnp.take_along_axis(scores, y[rows][:, None], axis=1).mean()
+
+    gradients = jax.vmap(jax.vmap(jax.grad(loss)))
+
+    def step(state, given):
+        (p, z), (k, rows) = state, given
+        alpha = jnp.minimum(ALPHA * jnp.sqrt(N / (k + 1)), 1.0)
+        moved = p - GAMMA * z
+        prox = jnp.sign(moved) * jnp.maximum(jnp.abs(moved) - GAMMA * WEIGHT, 0)
+        g = gradients(p, rows)
+        return (W @ ((1 - alpha) * p + alpha * prox), W @ ((1 - alpha) * z + alpha * g)), None
+
+    @jax.jit
+    def advance(state, key):
+        drawn = jax.random.randint(key, (STEPS, trials, N, BATCH), 0, share) + share * jnp.arange(N)[:, None]
+        return jax.lax.scan(step, state, (jnp.arange(STEPS), drawn))[0]
+
+    p = 0.05 * jax.random.normal(jax.random.key(0), (trials, N, int(cuts[-1])))
+    kept = {"state": (p, jnp.zeros_like(p)), "key": jax.random.key(1)}
+
+    def run() -> None:
+        kept["key"], key = jax.random.split(kept["key"])
+        kept["state"] = jax.block_until_ready(advance(kept["state"], key))
+
+    return fastest(run, trials)
+
+
+def ours(trials: int, compiled: bool) -> float:
+    """The same run here, between two observations."""
+    import torch  # noqa: PLC0415
+
+    import proxdasa  # noqa: PLC0415
+    from proxdasa import data, networks, problems, regularizers, schedules  # noqa: PLC0415
+    from proxdasa.runs.compiling import Steps  # noqa: PLC0415
+    from proxdasa.runs.setup import Setup  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    x, y = map(torch.from_numpy, examples())
+    run = Setup(
+        proxdasa.ProxDASA(GAMMA, schedules.diminishing(ALPHA)),
+        problems.Supervised(problems.models.mlp, data.from_tensors(x, y), agents=N, batch_size=BATCH),
+        networks.ring(N),
+        regularizer=regularizers.L1(WEIGHT),
+        trials=trials,
+    )
+    engine, algorithm = run.engine(), run.bound()
+    steps = Steps(engine, algorithm, algorithm.step, {})
+    now = (0, algorithm.init(engine, run.start()))
+
+    def advance() -> None:
+        nonlocal now
+        due = now[0] + STEPS
+        with engine.stepping():
+            while now[0] < due:
+                now = steps.advance(*now, due)
+
+    with torch.no_grad():
+        if compiled:
+            steps.compile(now[1], [100], 0)
+        return fastest(advance, trials)
+
+
+if __name__ == "__main__":
+    way = sys.argv[1]
+    if way == "JAX":
+        try:
+            import jax  # noqa: F401
+        except ImportError:
+            sys.exit("jax is missing: pip install 'proxdasa[bench]'")
+    print(json.dumps({n: in_jax(n) if way == "JAX" else ours(n, way == "compiled") for n in (1, 10)}))

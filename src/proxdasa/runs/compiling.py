@@ -1,0 +1,101 @@
+"""Whether the steps of a run are compiled, and in blocks of how many iterations.
+
+Compiled steps agree with ordinary ones up to rounding. So that a run can be repeated to the last bit, the choice
+depends on its settings alone, never on a clock or on how busy the machine is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proxdasa import caller_warnings
+from proxdasa.contracts import Algorithm, Block, Engine, NotCompilableError, Step, running_of
+from proxdasa.problems.fusing import fuses
+
+BLOCK, LEAST, MOST = 8, 4, 10
+"""Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance of observations."""
+STEP, ELEMENT = 1.5e-4, 2e-9
+"""Seconds that a compiled iteration saves, and for each number in a variable of the state (measured on one core, and
+rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
+WORTH = 40
+"""Seconds that compiling must save; it takes about 20 itself, and less once the disk has the code."""
+COMPILED = "compiled"
+"""The name, among the facts of a run, of whether its steps are compiled."""
+
+
+class CompileWarning(UserWarning):
+    """Steps that were to be compiled are not; the run goes on with ordinary ones, which take longer.
+
+    Examples:
+        >>> import warnings
+        >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+        >>> method, loss = proxdasa.DPSGD(gamma=0.1), conditions.LinkLoss(0.1)
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
+        ...     result = proxdasa.run(method, problem, networks.ring(3), conditions=[loss], compile=True)
+        >>> print(caught[0].message)
+        compile: steps are not compiled, and take longer: W differs from round to round
+    """
+
+
+def block_size(paces: Sequence[int]) -> int:
+    """How many iterations to compile together if every so many of them something else is due."""
+    distance = math.gcd(*paces)
+    return max((size for size in range(LEAST, MOST + 1) if distance % size == 0), default=min(BLOCK, *paces))
+
+
+def obstacle(setup: Any) -> str:
+    """What excludes compiled steps from the start, if anything does."""
+    if setup.exact:
+        return "exact mode has an order of sums, and compiled steps have their own"
+    if setup.conditions or setup.network.rounds:
+        return "W differs from round to round"
+    if getattr(setup.mixing, "compression", None) is not None:
+        return "compressed messages are not compiled"
+    if running_of(setup.problem) is not None:
+        return "running statistics are not compiled"
+    return ""
+
+
+def compiles(setup: Any) -> bool:
+    """Whether to compile the steps of a run: as it asks for, or if it is long enough for that to pay.
+
+    The latter is an estimate, for problems whose gradients are known to gain.
+    """
+    if setup.compile != "auto":
+        return setup.compile is True and not obstacle(setup)
+    size = setup.trials * setup.network.n * setup.problem.dim
+    return setup.iterations * (STEP + ELEMENT * size) > WORTH and fuses(setup.problem) and not obstacle(setup)
+
+
+class Steps:
+    """How a run gets on: by ordinary steps, or by compiled blocks where they fit."""
+
+    def __init__(self, engine: Engine, algorithm: Algorithm, step: Step, keep: Mapping[int, Sequence[int]]) -> None:
+        self._engine, self._algorithm, self._step, self._keep = engine, algorithm, step, keep
+        self.block: Block | None = None
+
+    def compile(self, state: Any, paces: Sequence[int], first: int) -> None:
+        """Compile blocks that end where something is due; without them if that is not possible."""
+        try:
+            self.block = self._engine.compile(self._algorithm, state, block_size(paces), first)
+        except NotCompilableError as error:
+            self._do_without(error)
+
+    def advance(self, k: int, state: Any, due: int) -> tuple[int, Any]:
+        """The state after the next iteration or, compiled, after several, but not beyond iteration ``due``."""
+        block = self.block
+        # Iterates that are kept as x^R must not lie within a block.
+        if block and k + block.size <= min([due, *(r for r in self._keep if r > k)]) and block.fits(k):
+            try:
+                return k + block.size, block(k, state)
+            except NotCompilableError as error:
+                self._do_without(error)
+        return k + 1, self._step(self._engine, k, state)
+
+    def _do_without(self, error: NotCompilableError) -> None:
+        self.block = None
+        if self._engine.writes:  # one process warns for all
+            caller_warnings.warn(f"steps are not compiled, and take longer: {error}", CompileWarning)
