@@ -30,9 +30,9 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Statistical studies, and further combinations of what `make test` covers; takes minutes.
+# Statistical studies, further combinations of what `make test` covers, and laws on more examples; takes minutes.
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile many
 
 # The documentation as a site; open site/index.html.
 docs: $(VENV)/.installed-docs

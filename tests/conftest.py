@@ -15,8 +15,8 @@ from tests import forks
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
 LONG = (
-    "site_faults", "soak",
-    "faults", "hosts", "launching", "exits", "processes", "optim", "watching", "sites", "examples", "full_disk",
+    "site_faults", "faults", "hosts", "launching", "full_disk", "soak", "exits", "processes", "optim", "watching",
+    "sites", "examples",
     "doctor", "docs", "site", "browser", "compiled", "blocks", "convergence", "experiments", "comparison", "tuning",
     "testing", "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data",
     "divergence", "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised",
@@ -48,18 +48,20 @@ def pytest_configure(config):
         if not config.option.quick:
             forks.share()
     else:
-        prepare()
+        prepare(config.getoption("--hypothesis-profile", None))
 
 
-def prepare():
+def prepare(profile=None):
     """Settings of a process that runs tests."""
     import torch  # noqa: PLC0415
     import typer.testing  # noqa: PLC0415
     from hypothesis import settings  # noqa: PLC0415
 
     # Laws are checked on the same examples every time; a slow machine is not a failure.
-    settings.register_profile("proxdasa", derandomize=True, deadline=None, max_examples=40)
-    settings.load_profile("proxdasa")
+    # `make slow` takes many of them.
+    for name, examples in (("some", 20), ("many", 100)):
+        settings.register_profile(name, derandomize=True, deadline=None, database=None, max_examples=examples)
+    settings.load_profile(profile or "some")
     # The suite runs beside other processes; small tensors gain nothing from more threads.
     torch.set_num_threads(1)
     # typer would build the whole command line again, a tenth of a second, whenever a test calls a command.
@@ -95,6 +97,14 @@ def drawn(monkeypatch):
     made = []
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: made.append(figure))
     return made
+
+
+@pytest.fixture
+def laid_out(monkeypatch):
+    """Figures that are saved are laid out, with all their numbers and texts, and no pixels are drawn."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figure.draw_without_rendering())
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 import proxdasa
 from proxdasa import conditions, configs, networks, optim, problems, regularizers
@@ -59,7 +59,6 @@ def vectors(draw, sizes=(1, 40), dtype=torch.float64, rows=1):
 
 
 @EACH
-@settings(max_examples=25)
 @given(x=vectors())
 def test_it_is_the_contraction_that_it_says(compressor, x):
     """In the mean over the random words, for those that take some; otherwise always."""
@@ -73,7 +72,6 @@ def test_it_is_the_contraction_that_it_says(compressor, x):
 
 
 @EACH
-@settings(max_examples=25)
 @given(data=st.data(), dtype=DTYPES)
 def test_what_arrives_is_what_the_sender_has_bit_by_bit(compressor, data, dtype):
     x = data.draw(vectors((17, 17), dtype, rows=3))

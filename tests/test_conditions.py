@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import re
 
@@ -47,9 +48,13 @@ def matrix(network, weather, number, exact=False, dtype=torch.float64):
     return torch.stack([product.in_weather(identity.expand(weather.trials, -1, -1), weather, number)])[0]
 
 
-@pytest.mark.parametrize("exact", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("graph", GRAPHS)
+def combinations():
+    """Every pair of graph, kind and way to multiply; the other triples are slow tests."""
+    for (i, graph), (j, kind), exact in itertools.product(enumerate(GRAPHS), enumerate(KINDS), (False, True)):
+        yield pytest.param(graph, kind, exact, marks=[] if (i + j) % 2 == exact else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("graph", "kind", "exact"), list(combinations()))
 def test_the_matrix_of_every_round_is_symmetric_doubly_stochastic_and_on_the_graph(graph, kind, exact):
     network = GRAPHS[graph]
     weather = Weather(KINDS[kind], network, trials=3, seed=1)
@@ -189,7 +194,7 @@ def solution():
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_tracking_still_finds_the_solution_and_averaging_alone_does_not(kind):
     """Agents whose optima differ, no noise: the tracker's mean survives every event."""
-    settings = {"regularizer": L1, "iterations": 1_500, "trials": 1, "conditions": KINDS[kind]}
+    settings = {"regularizer": L1, "iterations": 1_000, "trials": 1, "conditions": KINDS[kind]}
     tracked = proxdasa.run(proxdasa.ProxDASAGT(0.3, 0.2), QUADRATIC, networks.ring(8), **settings)
     alone = proxdasa.run(proxdasa.ProxDASA(0.3, 0.2), QUADRATIC, networks.ring(8), **settings)
     assert (tracked.x - solution()).abs().max() < 1e-8
@@ -198,12 +203,20 @@ def test_gradient_tracking_still_finds_the_solution_and_averaging_alone_does_not
     torch.testing.assert_close(u.mean(dim=1), v.mean(dim=1), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("loss", "prox-dasa-gt"), *(("several", name) for name in METHODS)])
-def test_the_same_bits_in_any_number_of_processes(kind, name):
+@pytest.mark.parametrize(
+    ("kind", "name", "sizes"),
+    [
+        *(("several", name, (2, 4) if name == "prox-dasa-gt" else (3,)) for name in METHODS),
+        ("loss", "prox-dasa-gt", (3,)),
+        pytest.param("several", "prox-dasa-gt", (3,), marks=pytest.mark.slow),
+        pytest.param("loss", "prox-dasa-gt", (2, 4), marks=pytest.mark.slow),
+    ],
+)
+def test_the_same_bits_in_any_number_of_processes(kind, name, sizes):
     made = setup(name, conditions=KINDS[kind], mixing=proxdasa.Gossip(2))
     alone = made.run().x
     assert not torch.equal(alone, setup(name, mixing=proxdasa.Gossip(2)).run().x)
-    for size in (2, 3, 4) if name == "prox-dasa-gt" else (3,):
+    for size in sizes:
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
         assert torch.equal(first.x, alone)
 

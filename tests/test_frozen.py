@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -86,7 +86,6 @@ def train(p, **settings):
     return Setup(method, p, networks.ring(3), **settings)
 
 
-@settings(max_examples=30)  # of some models, of which some parameters are frozen
 @given(st.data())
 def test_a_frozen_problem_is_the_whole_one_with_some_coordinates_held(data):
     """Losses, gradients and scores, whichever parameters are frozen, in stacked chains and in any other module."""

@@ -26,9 +26,8 @@ from tests.processes import LINUX
 
 pytestmark = LINUX
 
-EXAMPLES = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+CHEAP = settings(EXAMPLES, max_examples=2 * EXAMPLES.max_examples)
 MEMORY, SECONDS = 500 * 2**20, 5
 """What reading a file may take: bytes, and seconds of the processor, which a busy machine does not stretch."""
 REFUSALS = (ValueError, OSError, MemoryError)
@@ -289,7 +288,7 @@ def test_a_checkpoint_whose_sums_are_right_and_whose_content_is_not(data, materi
 # configurations and networks
 
 
-@settings(EXAMPLES, max_examples=150)
+@CHEAP
 @given(data=st.data())
 def test_a_configuration_is_built_or_refused_in_a_sentence(data, material):
     table = data.draw(changed(tomllib.loads(TOML)))
@@ -310,7 +309,7 @@ EDGES = b"0 1\n1 2 # a comment\n2,3\n3 0\n"
 MATRIX = b"0.5,0.5,0\n0.5,0.25,0.25\n0,0.25,0.75\n"
 
 
-@settings(EXAMPLES, max_examples=150)
+@CHEAP
 @given(data=st.data())
 def test_a_damaged_network_file_is_read_or_refused_in_a_sentence(data, tmp_path):
     path = tmp_path / data.draw(st.sampled_from(["edges.txt", "W.csv", "W.npy"]))

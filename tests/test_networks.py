@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxdasa import networks
@@ -207,7 +207,6 @@ def laplacian(graph):
     return nx.laplacian_matrix(simple, nodelist=range(len(graph))).toarray().astype(float)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(connected_graphs())
 def test_metropolis_on_any_graph(graph):
     network = from_graph(graph)
@@ -219,7 +218,6 @@ def test_metropolis_on_any_graph(graph):
     }
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
 @given(connected_graphs())
 def test_max_degree_on_any_graph(graph):
     network = from_graph(graph, weights=max_degree)
@@ -229,7 +227,6 @@ def test_max_degree_on_any_graph(graph):
         np.testing.assert_allclose(network.W.toarray(), np.eye(len(L)) - L / (L.diagonal().max() + 1), atol=1e-15)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
 @given(connected_graphs())
 def test_best_constant_is_best_or_refused_for_a_reason(graph):
     if len(graph) == 1:

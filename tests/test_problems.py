@@ -1,5 +1,6 @@
 """Problems: gradients against autograd, populations against samples, evaluation against plain loops."""
 
+import itertools
 import math
 
 import numpy as np
@@ -178,6 +179,17 @@ def quadratic(noise=0.0):
     rng = np.random.default_rng(1)
     A = rng.normal(size=(3, 4, 4))
     return Quadratic(torch.tensor(A + A.transpose(0, 2, 1)), torch.tensor(rng.normal(size=(3, 4))), noise=noise)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_of_quadratics_have_the_bits_of_einsum(dtype):
+    """However rows lie in memory, and if one point is given for all agents."""
+    for trials, n, d in itertools.product((1, 2, 5), (1, 3, 8), (1, 5, 20, 64)):
+        A, X = points(n, d, d).to(dtype), points(trials, n, d, seed=1).to(dtype)
+        for x in (X, X.mT.contiguous().mT, X[:1].expand(trials, n, d), X[:, :1]):
+            for matrices in (A + A.mT, torch.eye(d, dtype=dtype).expand(n, d, d)):
+                found = Quadratic(matrices, torch.zeros(n, d, dtype=dtype)).grad(x, None)
+                assert torch.equal(found, torch.einsum("nij,tnj->tni", matrices, x))
 
 
 def test_quadratic_is_its_formula():

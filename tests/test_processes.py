@@ -92,18 +92,22 @@ def test_any_mixing_of_the_contract_gives_the_same_bits_in_several_processes(nam
     assert digest(in_threads(2, lambda transport: made.run(processes=transport))[0].x) == digest(made.run().x)
 
 
+PHASE = problems.PhaseRetrieval(N, dim=12, evaluation=40)
+QUADRATIC = problems.Quadratic(torch.eye(7).expand(N, 7, 7), torch.arange(7.0 * N).view(N, 7), noise=0.3)
+
+
 @pytest.mark.parametrize(
-    ("problem", "dtype"),
+    ("problem", "dtype", "regularizer"),
     [
-        (problems.PhaseRetrieval(N, dim=12, evaluation=40), torch.float32),
-        (problems.PhaseRetrieval(N, dim=12, evaluation=40), torch.float64),
-        (problems.Quadratic(torch.eye(7).expand(N, 7, 7), torch.arange(7.0 * N).view(N, 7), noise=0.3), None),
+        (PHASE, torch.float32, regularizers.GroupL2(0.01, 2)),
+        (PHASE, torch.float64, regularizers.Simplex(1.0)),
+        (QUADRATIC, None, regularizers.GroupL2(0.01, 7)),
+        pytest.param(PHASE, torch.float32, regularizers.Simplex(1.0), marks=pytest.mark.slow),
+        pytest.param(PHASE, torch.float64, regularizers.GroupL2(0.01, 2), marks=pytest.mark.slow),
+        pytest.param(QUADRATIC, None, regularizers.Simplex(1.0), marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("regularizer", [regularizers.GroupL2(0.01, 2), regularizers.Simplex(1.0)])
 def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
-    if isinstance(regularizer, regularizers.GroupL2) and problem.dim % 2:
-        regularizer = regularizers.GroupL2(0.01, 7)
     made = proxdasa.runs.setup.Setup(
         proxdasa.ProxDASA(gamma=0.01),
         problem,

@@ -17,7 +17,7 @@ import numpy as np
 import pyproximal
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import brentq
@@ -51,7 +51,6 @@ Operator = Callable[[Vector, float], Vector]
 D = 12
 WEIGHTS = np.linspace(0.0, 1.1, D)
 LABELS = [7, 0, 7, 7, -2, 0, 0, 7, 3, -2, 7, 0]
-LAW = settings(max_examples=25, deadline=None, derandomize=True, database=None)
 
 
 @dataclass(frozen=True)
@@ -258,7 +257,6 @@ LAMBDAS = [0.1, 0.7, 2.0]
 
 @pytest.mark.parametrize("make", BY_TRIAL)
 @given(x=rows(3, 2), gamma=st.one_of(gammas, st.just(per_trial([0.3, 1.0, 2.0]))))
-@LAW
 def test_weights_per_trial_are_the_weights_of_the_trials(
     make: Callable[[object], Regularizer], x: Tensor, gamma: float | Tensor
 ) -> None:
@@ -300,7 +298,6 @@ def test_every_class_is_among_the_cases() -> None:
 
 @each_case
 @given(x=stacks, gamma=gammas)
-@LAW
 def test_prox_minimises_its_objective(case: Case, x: Tensor, gamma: float) -> None:
     """The objective is 1/γ-strongly convex: objective(y) ≥ objective(p) + ‖y − p‖²/(2γ) for every y."""
     psi = case.psi
@@ -331,14 +328,12 @@ def test_prox_minimises_its_objective(case: Case, x: Tensor, gamma: float) -> No
 
 @each_case
 @given(x=rows(), gamma=gammas)
-@LAW
 def test_prox_agrees_with_another_implementation(case: Case, x: Tensor, gamma: float) -> None:
     close(case.psi.prox(x, gamma), case.reference(x.numpy(), gamma))
 
 
 @each_case
 @given(x=rows(2, 3), y=rows(2, 3), gamma=gammas)
-@LAW
 def test_prox_is_firmly_non_expansive(case: Case, x: Tensor, y: Tensor, gamma: float) -> None:
     difference = case.psi.prox(x, gamma) - case.psi.prox(y, gamma)
     assert (difference.square().sum(-1) <= (difference * (x - y)).sum(-1) + 1e-9).all()
@@ -346,7 +341,6 @@ def test_prox_is_firmly_non_expansive(case: Case, x: Tensor, y: Tensor, gamma: f
 
 @each_case
 @given(x=rows(), gamma=gammas)
-@LAW
 def test_moreau_decomposes_x(case: Case, x: Tensor, gamma: float) -> None:
     """x = prox_γ(Ψ)(x) + γ prox_{1/γ}(Ψ*)(x/γ)."""
     dual = torch.as_tensor(case.conjugate(x.numpy() / gamma, 1 / gamma))
@@ -355,7 +349,6 @@ def test_moreau_decomposes_x(case: Case, x: Tensor, gamma: float) -> None:
 
 @each_case
 @given(x=rows(3, 2), gamma=st.lists(gammas, min_size=3, max_size=3))
-@LAW
 def test_a_stack_is_the_stack_of_its_rows(case: Case, x: Tensor, gamma: list[float]) -> None:
     alone = [[case.psi.prox(row, g) for row in trial] for trial, g in zip(x, gamma, strict=True)]
     together = case.psi.prox(x, per_trial(gamma))
@@ -530,14 +523,12 @@ def test_slack_follows_the_size_of_the_set() -> None:
 
 
 @given(x=rows(2), gamma=gammas)
-@LAW
 def test_the_two_ways_to_soft_threshold_are_equal(x: Tensor, gamma: float) -> None:
     """A sweep over γ in one run gives the numbers of single runs."""
     assert torch.equal(soft_threshold(x, gamma), soft_threshold(x, torch.tensor(gamma, dtype=torch.float64)))
 
 
 @given(x=rows(2), gamma=gammas)
-@LAW
 def test_special_cases_agree(x: Tensor, gamma: float) -> None:
     for special, general in [
         (L1(0.3), L1([0.3] * D)),

@@ -1,6 +1,7 @@
 """Messages that are late."""
 
 import dataclasses
+import itertools
 import re
 
 import numpy as np
@@ -143,9 +144,13 @@ def small(method, network, conditions, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("name", METHODS)
+def combinations():
+    """Every pair of method, graph and kind; the other triples are slow tests."""
+    for (i, name), (j, kind), (k, graph) in itertools.product(*map(enumerate, (METHODS, KINDS, GRAPHS))):
+        yield pytest.param(name, graph, kind, marks=[] if (i + j) % 3 == k else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("name", "graph", "kind"), list(combinations()))
 def test_against_the_definition_with_loops(name, graph, kind):
     method, network = METHODS[name], GRAPHS[graph]
     expected = Transcription(network, KINDS[kind]).run(method)
@@ -175,12 +180,20 @@ HARD = [StaleMessages(3), LinkLoss(0.2), Outages(9, 3), MessageNoise(0.01)]
 
 @TRACKER
 @pytest.mark.parametrize(
-    ("name", "conditions"), [("prox-dasa", HARD[:1]), ("prox-dasa-gt", HARD), ("sppdm", HARD)], ids=str
+    ("name", "conditions", "sizes"),
+    [
+        ("prox-dasa", HARD[:1], (3,)),
+        ("prox-dasa-gt", HARD, (3,)),
+        ("sppdm", HARD, (2, 3)),
+        pytest.param("prox-dasa", HARD[:1], (2,), marks=pytest.mark.slow),
+        pytest.param("prox-dasa-gt", HARD, (2,), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
-def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name, conditions):
+def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name, conditions, sizes):
     made = setup(name, conditions=conditions, mixing=proxdasa.Gossip(1))
     alone = made.run()
-    for size in (2, 3):
+    for size in sizes:
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
         assert torch.equal(first.x, alone.x)
         assert first.state.keys() == alone.state.keys()

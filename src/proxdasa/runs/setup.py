@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -46,6 +47,12 @@ from proxdasa.runs.stopping import Stationary, Watch
 
 NOTED_EDGES = 2_000
 """The configuration lists the edges of a network with at most this many, for reports to draw."""
+
+
+@functools.cache
+def _own_version() -> str:
+    """Read once: runs of a few milliseconds would notice."""
+    return version("proxdasa")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +119,7 @@ class Setup:
             "dim": self.problem.dim,
             "rho": self.network.rho,
             "rounds": self.mixing.rounds_for(self.network.rho),
-            "proxdasa": version("proxdasa"),
+            "proxdasa": _own_version(),
             "torch": torch.__version__,
         }
         gamma, edges = self.algorithm.mapping_gamma, self.network.edges
