@@ -12,6 +12,10 @@ LOSSES = (0.1, 0.3, 0.5)
 """Probabilities that a link is down in a round."""
 SHARES_OUT = (0.1, 0.3)
 """Shares of the time that an agent is out."""
+RATE_AGENTS = (4, 8, 16, 32)
+"""The numbers of agents for which rates are measured."""
+RATE_LONGEST = 16_384
+"""The largest number of iterations for which rates are measured."""
 
 Preset = Literal["paper", "as-published"]
 NAMES = {

@@ -16,10 +16,11 @@ from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
 from proxdasa.cli.shared_options import Jobs
 from proxdasa.exit_codes import Code
-from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RING_SIZES, ROUNDS, SHARES_OUT
+from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RATE_AGENTS, RATE_LONGEST, RING_SIZES, ROUNDS, SHARES_OUT
 from proxdasa.experiment_choices import Preset as Presets
 
 if TYPE_CHECKING:
+    from proxdasa.experiments.rates import RateCase
     from proxdasa.runs.setup import Setup
 
 RULES_LENGTH = 3_000
@@ -205,6 +206,41 @@ def topology(
 @app.command()
 @add_audience_options
 @computes
+def rates(
+    agents: Annotated[str, typer.Option(help="Sizes of the ring, separated by commas.")] = ",".join(
+        map(str, RATE_AGENTS)
+    ),
+    longest: Annotated[int, typer.Option(min=1, help="The largest K.")] = RATE_LONGEST,
+    trials: Trials = 10,
+    seed: Seed = 0,
+    output: Annotated[Path, output_option("Folder for results, tables and figure.")] = Path("results/rates"),
+    overwrite: Overwrite = False,
+) -> None:
+    """The main theorem, measured: ‖G‖² against K and n, and the length of the transient on slow rings.
+
+    With fitted exponents and their intervals. Takes minutes. Finished runs of the same settings in the output folder
+    are reused.
+    """
+    from proxdasa import experiments  # noqa: PLC0415
+
+    with input_errors():
+        cases = experiments.rates(numbers("--agents", agents, int), longest, trials, seed)
+    setups = {case.name: setup for case, setup in cases.items()}
+    say(f"opposed quadratics, rings of {agents} agents, K up to {longest}, {trials} trials, {len(setups)} runs")
+    results = run_all(setups, output, overwrite)
+    with input_errors():
+        study = _rates(cases, _load(output, setups), longest // 4)
+        sheet, lengths = reports.rates_sheet(study), reports.transients_sheet(study)
+        show_table("how long the transient is", lengths)
+        show_table("fitted power laws", sheet)
+        written = [*sheet.write(output), lengths.write_csv(output / "transients.csv")]
+        show_written([*written, reports.draw_rates(study, output / "figure.png")])
+    exit_if_diverged(results)
+
+
+@app.command()
+@add_audience_options
+@computes
 def robustness(
     losses: Annotated[str, typer.Option(help="Shares of messages that are lost.")] = ",".join(
         f"{loss:g}" for loss in LOSSES
@@ -252,6 +288,26 @@ def robustness(
         written.append(reports.draw_bytes(runs, output / "bytes.png"))
         show_written([*written, reports.draw_rules(rules, RULES_LENGTH // 100, output / "rules.png")])
     exit_if_diverged(results)
+
+
+def _rates(cases: Mapping[RateCase, Setup], loaded: Mapping[str, reports.Run], K: int) -> reports.Rates:
+    """The runs by question; those against n have K iterations."""
+    from proxdasa.experiments.rates import FIXED_AGENTS, MIXING_NAMES  # noqa: PLC0415
+    from proxdasa.plans.theory import varrho  # noqa: PLC0415
+
+    runs = {case: replace(loaded[case.name], label=MIXING_NAMES[case.mixing]) for case in cases}
+    rings = [
+        reports.RingRun(run, case.gap, varrho(1 - case.gap))
+        for case, run in runs.items()
+        if case.gap is not None and case.gap < 1
+    ]
+    plain = {case: run for case, run in runs.items() if case.gap is None}
+    return reports.Rates(
+        [run for case, run in plain.items() if case.n == FIXED_AGENTS],
+        [run for case, run in plain.items() if case.K == K],
+        rings,
+        [run for case, run in runs.items() if case.gap == 1],
+    )
 
 
 def _graph_run(name: str, setup: Setup, run: reports.Run) -> reports.GraphRun:

@@ -1,9 +1,10 @@
-"""Presets of the paper's experiments and of three of our own, and running several runs as a series."""
+"""Presets of the paper's experiments and of four of our own, and running several runs as a series."""
 
 from proxdasa.experiments.heterogeneity import heterogeneity
+from proxdasa.experiments.rates import rates
 from proxdasa.experiments.robustness import robustness
 from proxdasa.experiments.series import Announce, run_series
 from proxdasa.experiments.speedup import speedup
 from proxdasa.experiments.topology import topology
 
-__all__ = ["Announce", "heterogeneity", "robustness", "run_series", "speedup", "topology"]
+__all__ = ["Announce", "heterogeneity", "rates", "robustness", "run_series", "speedup", "topology"]

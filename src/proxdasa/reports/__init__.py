@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from proxdasa.reports.page import write_page
     from proxdasa.reports.panels import Panel, draw_panels
     from proxdasa.reports.ranking import quantity_of
+    from proxdasa.reports.rates_figures import Rates, RingRun, draw_rates, rates_sheet, transients_sheet
     from proxdasa.reports.robustness_figures import (
         ImperfectRun,
         draw_bytes,
@@ -40,6 +41,8 @@ __all__ = [
     "ImperfectRun",
     "Line",
     "Panel",
+    "Rates",
+    "RingRun",
     "Run",
     "Sheet",
     "Slope",
@@ -53,6 +56,7 @@ __all__ = [
     "draw_imperfections",
     "draw_levels",
     "draw_panels",
+    "draw_rates",
     "draw_rounds",
     "draw_rules",
     "draw_runs",
@@ -63,6 +67,7 @@ __all__ = [
     "plan_tables",
     "quantity",
     "quantity_of",
+    "rates_sheet",
     "robustness_sheet",
     "rounds_sheet",
     "rules_sheet",
@@ -71,6 +76,7 @@ __all__ = [
     "shorten_comparison",
     "shown_curve",
     "summarise",
+    "transients_sheet",
     "tuning_results",
     "visible",
     "write_csv",
