@@ -24,7 +24,7 @@ LONG = (
     "running_statistics", "message_noise", "robustness", "federation", "studies_of_sites", "site_security",
     "site_agreement", "site_results",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
-    "compression", "stale_messages", "jobs", "rates",
+    "compression", "stale_messages", "jobs", "rates", "study",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from proxdasa import cli
 from proxdasa.algorithms import ALL
-from proxdasa.configs import asks_auto, build, fill
+from proxdasa.configs import asks_auto, build, fill, read_study
 from tests import processes
 
 ROOT = Path(__file__).parents[1]
@@ -86,9 +86,7 @@ def test_every_block(page, tmp_path, monkeypatch):
         elif block.language == "sh":
             printed = "".join(run_command(words, block, page.name in FOLLOWED) for words in commands(block)) or None
         elif block.language == "toml":
-            settings = complete(tomllib.loads(block.text))
-            settings = fill(settings, {"gamma": 0.1}) if asks_auto(settings) else settings
-            build(settings, try_step=block.title is not None)
+            check_configuration(block)
         elif block.language == "text" and printed is not None and not block.title:
             assert_alike(block, printed)
             printed = None
@@ -96,6 +94,17 @@ def test_every_block(page, tmp_path, monkeypatch):
             assert block.language in NO_CODE, (
                 f"{block.where}: nothing checks a block of {block.language or 'no language'}"
             )
+
+
+def check_configuration(block):
+    """Build the run, or the study, that it describes."""
+    settings = tomllib.loads(block.text)
+    if "methods" in settings:
+        read_study(Path(block.title))
+        return
+    settings = complete(settings)
+    settings = fill(settings, {"gamma": 0.1}) if asks_auto(settings) else settings
+    build(settings, try_step=block.title is not None)
 
 
 def run_python(block, namespace):

@@ -70,7 +70,7 @@ def test_agents_disagree_along_the_slowest_eigenvector_and_f_does_not_depend_on_
     assert np.square(apart).sum(1).mean() == pytest.approx(10), "ν² = d"
     W = ring(n).W.toarray()
     np.testing.assert_allclose(W @ apart, ring(n).rho * apart, atol=1e-8)
-    np.testing.assert_allclose(slow_ring(n, 0.1).W.toarray() @ apart, 0.9 * apart, atol=1e-8)
+    np.testing.assert_allclose(slow_ring(n, 0.01).W.toarray() @ apart, 0.99 * apart, atol=1e-8)
     # The solution: its gradient is −1 everywhere, which is the weight of the norm, also where it is 0.
     x = torch.tensor([0.2] * 5 + [0.0] * 5, dtype=torch.float64)
     gradient = problem.evaluate(x.expand(1, n, 10)).grad.mean(1)
@@ -141,7 +141,7 @@ def test_the_transient_ends_where_the_ratio_stays_below_two():
     K = [2.0**j for j in range(5, 15)]
     for known in (100, 1_000, 5_000):
         assert transient_length(K, 1 + np.sqrt(known / np.array(K))) == pytest.approx(known, rel=0.02)
-    assert transient_length([1.0, 2.0, 4.0, 8.0], np.array([1.0, 4.0, 1.0, 1.0])) == pytest.approx(2 * 2**0.5)
+    assert transient_length([1.0, 2.0, 4.0, 8.0], np.array([4.0, 1.0, 4.0, 1.0])) == pytest.approx(4 * 2**0.5)
     assert math.isnan(transient_length(K, np.full(10, 1.9)))
     assert math.isnan(transient_length(K, np.full(10, 2.1)))
 

@@ -20,7 +20,8 @@ SLOW = ("torch", "numpy", "scipy", "networkx", "matplotlib", "sklearn")
 QUICK = [
     "--help", "--version", "list", "doctor", "data list", "nonsense",
     "run --help", "run", "run --nonsense", "run nowhere.toml -o out",
-    "resume nowhere", "tune --help", "tune nowhere.toml -o out --quick", "plan --help", "plan nowhere.toml",
+    "resume nowhere", "tune --help", "tune nowhere.toml -o out --quick",
+    "study --help", "study nowhere.toml -o out", "plan --help", "plan nowhere.toml",
     "report --nonsense", "reproduce --help", "reproduce a9a --help", "reproduce speedup --trials none",
     "site run", "keys --help",
 ]  # fmt: skip

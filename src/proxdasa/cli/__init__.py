@@ -22,6 +22,7 @@ from proxdasa.cli import (
     reproduce_commands,
     run_commands,
     site_commands,
+    study_command,
 )
 from proxdasa.cli.display import err, input_errors, out, say, show_warning
 from proxdasa.cli.doctor import doctor
@@ -61,6 +62,7 @@ app.command()(tune)
 app.command()(doctor)
 app.command()(report_command.report)
 app.command()(compare_command.compare)
+app.command()(study_command.study)
 
 
 @data_app.command("fetch")

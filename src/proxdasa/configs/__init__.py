@@ -9,7 +9,20 @@ if TYPE_CHECKING:
     from proxdasa.configs.automatic import asks_auto, fill
     from proxdasa.configs.reading import build, read
     from proxdasa.configs.settings_file import ConfigError, load
+    from proxdasa.configs.study_files import StudyFile, read_study
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 
-__all__ = ["ConfigError", "asks_auto", "build", "calls", "fill", "load", "network_expressions", "objects", "read"]
+__all__ = [
+    "ConfigError",
+    "StudyFile",
+    "asks_auto",
+    "build",
+    "calls",
+    "fill",
+    "load",
+    "network_expressions",
+    "objects",
+    "read",
+    "read_study",
+]

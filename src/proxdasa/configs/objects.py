@@ -116,7 +116,7 @@ class Kind(NamedTuple):
     """The end of the sentence "KEY must be …"."""
 
 
-def _look_up(kind: str, value: Any, key: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+def look_up(kind: str, value: Any, key: str) -> tuple[Callable[..., Any], dict[str, Any]]:
     """The class or function that a name, or a table with a name, stands for, and the rest of the table."""
     choices = {choice.__name__: choice for choice in ROOMS[kind]}
     names = ", ".join(choices)
@@ -144,7 +144,7 @@ def _own(load: Callable[[str], Any], name: str, key: str) -> Any:
 def _object(kind: str) -> Kind:
     """Objects of one room: a name, or a table with a name and parameters."""
     names = ", ".join(choice.__name__ for choice in ROOMS[kind])
-    return Kind(lambda value, key: make(*_look_up(kind, value, key), key), f"one of {names}")
+    return Kind(lambda value, key: make(*look_up(kind, value, key), key), f"one of {names}")
 
 
 def _plain(fits: Callable[[Any], bool], convert: Callable[[Any], Any], accepted: str) -> Kind:
@@ -191,7 +191,7 @@ def _schedule(value: Any, key: str) -> Alpha:
     if own_code.is_own(value):
         schedule = _own(own_code.load, value, key)
     elif isinstance(value, str | Mapping):
-        schedule = make(*_look_up("schedule", value, key), key)
+        schedule = make(*look_up("schedule", value, key), key)
     elif _is_number(value) or _is_list_of_numbers(value):
         schedule = make(schedules.constant, {"value": value}, key)
     else:
@@ -229,7 +229,7 @@ def _metrics(value: Any, key: str) -> tuple[Metric, ...]:
 
 def _factory(value: Any, key: str) -> Model:
     """A function without parameters that makes a network."""
-    model, arguments = _look_up("model", value, key)
+    model, arguments = look_up("model", value, key)
     make(model, arguments, key)  # so that arguments which do not fit are refused now
     return functools.partial(model, **arguments)
 

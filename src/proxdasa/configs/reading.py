@@ -61,20 +61,25 @@ def _build(settings: Mapping[str, Any], try_step: bool) -> Setup:
     # Who takes part in a study is no matter of the run that simulates it (see `proxdasa.sites.study`).
     given = {key: value for key, value in settings.items() if key != "sites"}
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
-    network, problem = settings.get("network"), settings.get("problem")
-    if isinstance(network, str):
-        network = settings["network"] = {"name": network}
-    if isinstance(network, dict) and isinstance(problem, dict) and "agents" in problem:
-        builder = {builder.__name__: builder for builder in networks.ALL}.get(str(network.get("name")))
-        if builder and "agents" in inspect.signature(builder).parameters:
-            network.setdefault("agents", problem["agents"])  # so that a file need not say it twice
+    if "network" in settings:
+        settings["network"] = with_size(settings["network"], settings.get("problem"))
     setup: Setup = make(Setup, settings, key="")
     if try_step:
-        _try_step(setup)
+        make_one_step(setup)
     return setup
 
 
-def _try_step(setup: Setup) -> None:
+def with_size(network: Any, problem: Any) -> Any:
+    """The table of a network with as many agents as the table of the problem has, so that a file says it once."""
+    table = {"name": network} if isinstance(network, str) else network
+    if isinstance(table, Mapping) and isinstance(problem, Mapping) and "agents" in problem:
+        builder = {builder.__name__: builder for builder in networks.ALL}.get(str(table.get("name")))
+        if builder and "agents" in inspect.signature(builder).parameters:
+            return {"agents": problem["agents"], **table}
+    return table
+
+
+def make_one_step(setup: Setup) -> None:
     """Make one step, part by part, so that what does not fit is reported with its key before a long run starts."""
     with warnings.catch_warnings(action="ignore"), torch.no_grad():  # the run itself warns if it diverges
         with _with_key("algorithm"):

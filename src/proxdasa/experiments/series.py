@@ -44,7 +44,7 @@ def run_series(
     earlier: dict[str, Result] = {}
     if overwrite:
         for name in setups:
-            _remove(folder / name)
+            remove_results(folder / name)
     else:
         earlier = _find_reusable(setups, folder)
     if earlier:
@@ -110,7 +110,7 @@ def _settings(config: Mapping[str, Any]) -> Any:
     return {key: value for key, value in plain.items() if key not in defaults or value != defaults[key]}
 
 
-def _remove(folder: Path) -> None:
+def remove_results(folder: Path) -> None:
     """Remove results, the configuration first, so that remains never look like complete results."""
     for file in (records.CONFIG, records.RECORDS, records.FINAL):
         (folder / file).unlink(missing_ok=True)

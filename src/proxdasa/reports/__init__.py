@@ -7,6 +7,7 @@ from proxdasa.lazy_names import lazy_names
 if TYPE_CHECKING:
     from proxdasa.reports import plan_tables, tuning_results
     from proxdasa.reports.axis_quantities import AXES, quantity
+    from proxdasa.reports.budget_summaries import BudgetSummary
     from proxdasa.reports.comparison import Comparison
     from proxdasa.reports.comparison import compare as compare_runs
     from proxdasa.reports.curves import Curve, Run, Spread, finals
@@ -34,6 +35,7 @@ else:
 __all__ = [
     "AXES",
     "LEVEL_MEASURES",
+    "BudgetSummary",
     "Cell",
     "Comparison",
     "Curve",

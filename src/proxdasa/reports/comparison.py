@@ -21,6 +21,7 @@ BETTER = RANKED | {"stationarity": 1, "certificate": 1, "consensus": 1, "test_lo
 """1 if less of a measure is better, -1 if more is; others are shown and not ranked."""
 LEVEL = 0.05
 """Differences whose p-value is at least this are ties."""
+LOST = "every setting diverged"
 DEFAULT_MEASURES = ("accuracy", "objective", "loss", "stationarity", "table_stationarity")
 
 
@@ -99,6 +100,8 @@ class Comparison:
     axis: str
     by: str | None
     budget: float
+    lost: Sequence[tuple[str, str]] = ()
+    """Methods without a run because all of their settings diverged, each with its value of `by`; last in the table."""
 
     def __str__(self) -> str:
         return self.sheet().markdown().strip()
@@ -125,10 +128,11 @@ class Comparison:
         it. A run of which a trial diverged has lost.
         """
         others = self.groups if self.by else distinctions(self.runs)
-        columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", [run.title for run in self.runs])}
+        titles = [*(run.title for run in self.runs), *(title for title, _ in self.lost)]
+        columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", titles)}
         if any(others):
-            columns["run"] = self.by or "run", others
-        columns["trials"] = "trials", [len(run.began) or run.trials for run in self.runs]
+            columns["run"] = self.by or "run", [*others, *(group for _, group in self.lost)]
+        columns["trials"] = "trials", [*(len(run.began) or run.trials for run in self.runs), *[0] * len(self.lost)]
         bold: set[tuple[int, int]] = set()
         notes = []
         for measure in self.measures:
@@ -137,7 +141,7 @@ class Comparison:
                 notes.append(f"{quantity(measure).name} is not ranked: {why}.")
             else:
                 bold |= {(i, len(columns)) for i in self._best(measure, ends)}
-            cells = [_cell(run, end) for run, end in zip(self.runs, ends, strict=True)]
+            cells = [*(_cell(run, end) for run, end in zip(self.runs, ends, strict=True)), *[LOST] * len(self.lost)]
             columns[measure] = quantity_of(measure, self.runs).name, cells
         return Sheet(
             {name: heading for name, (heading, _) in columns.items()},
@@ -203,9 +207,16 @@ class Comparison:
         others = self.groups if self.by else None
         return reports.draw_runs(self.runs, Path(path), self.measures, self.axis, others, width)
 
-    def write(self, folder: str | Path, pdf: bool = False, latex: bool = False, width: str = "page") -> list[Path]:
+    def write(
+        self,
+        folder: str | Path,
+        pdf: bool = False,
+        latex: bool = False,
+        width: str = "page",
+        name: str = "comparison",
+    ) -> list[Path]:
         """Write the figure, as PNG or PDF, and the table, as Markdown, CSV and LaTeX, to a folder."""
-        stem, sheet = Path(folder) / "comparison", self.sheet()
+        stem, sheet = Path(folder) / name, self.sheet()
         return [
             self.draw(stem.with_suffix(".pdf" if pdf else ".png"), width),
             sheet.write_markdown(stem.with_suffix(".md")),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import matplotlib as mpl
 import numpy as np
@@ -27,8 +27,7 @@ from proxdasa.reports.looks import run_looks, svg_dash
 from proxdasa.reports.network_drawings import disagreement, drawing
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
 from proxdasa.reports.run_endings import differences, divergences, links, times
-from proxdasa.reports.table_files import text, write_text
-from proxdasa.reports.tables import Table
+from proxdasa.reports.table_files import Sheet, text, write_text
 
 Plain = dict[str, Any]
 """A part of the page's data, ready for JSON."""
@@ -43,7 +42,18 @@ DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
 """Placeholders in the template for the data and for the hashes of the style and the script."""
 
 
-def write_page(path: Path, title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str] = ()) -> Path:
+class Summary(Protocol):
+    """The table of a page: a row for each run, in their order, and below them rows of what has no run."""
+
+    @property
+    def title(self) -> str:
+        """What the table shows."""
+
+    def sheet(self) -> Sheet:
+        """The rows."""
+
+
+def write_page(path: Path, title: str, runs: Sequence[Run], summary: Summary, faults: Sequence[str] = ()) -> Path:
     """Write the page of some runs; ``faults`` say what could not be read.
 
     Examples:
@@ -68,7 +78,7 @@ def _fingerprint(page: str, tag: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def contents(title: str, runs: Sequence[Run], summary: Table, faults: Sequence[str]) -> Plain:
+def contents(title: str, runs: Sequence[Run], summary: Summary, faults: Sequence[str]) -> Plain:
     """Everything that the page shows, as plain values."""
     recorded = [measure for measure in measures(row for run in runs for row in run.rows) if _any(runs, measure)]
     axes = [axis for axis in AXES if _any(runs, axis)]

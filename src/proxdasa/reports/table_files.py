@@ -85,7 +85,7 @@ class Sheet:
         heading: list[str | float] = []
         for name, wide in zip(self.columns, spreads, strict=True):
             heading += [name + part for part in (parts if wide else parts[:1])]
-        flat = [[x for cell in row for x in (cell if isinstance(cell, Spread) else (cell,))] for row in self.rows]
+        flat = [[x for cell, wide in zip(row, spreads, strict=True) for x in _parts(cell, wide)] for row in self.rows]
         lines = io.StringIO()
         csv.writer(lines, lineterminator="\n").writerows([[_inert(x) for x in line] for line in [heading, *flat]])
         return write_text(path, lines.getvalue())
@@ -145,6 +145,13 @@ def text(cell: Cell) -> str:
     place = _place(half)
     low, high = (_to_place(end, min(place, _place(end))) for end in (lowest, highest))
     return f"{_to_place(mean, place)} ± {_to_place(half, place)} [{low}, {high}]"
+
+
+def _parts(cell: Cell, wide: bool) -> Sequence[str | float]:
+    """A cell as the columns of a file: four for a spread, and as many for a text that stands in the place of one."""
+    if isinstance(cell, Spread):
+        return cell
+    return (cell, "", "", "") if wide else (cell,)
 
 
 def _place(number: float) -> int:

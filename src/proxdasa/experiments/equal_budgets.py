@@ -1,0 +1,131 @@
+"""Methods that all get the same: settings to try, and gradients to evaluate.
+
+An agent evaluates g(k) sample gradients in k iterations, those of its start included. In a full gradient it evaluates
+one for each sample of a pass over its data. With a budget of G gradients a method makes
+
+    K = max { k : g(k) ≤ G }
+
+iterations, in the search for its settings as in its runs. g is counted on a stand-in for the agents that computes
+nothing, so batches, restarts and snapshots are in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxdasa.contracts import unpack
+from proxdasa.runs.setup import Setup
+from proxdasa.tuning import Search, Setting, Tuning, choose
+
+LOOKS = 10
+"""Observations of a search, which is ranked by the last one."""
+IDLE = 1_000
+"""Iterations in a row without a gradient after which a method counts as one that evaluates none."""
+
+
+class _Counting:
+    """Agents that evaluate nothing, and count what they are asked for."""
+
+    def __init__(self, epoch: float) -> None:
+        self.spent, self._epoch = 0.0, epoch
+        self.degrees = torch.ones(2, 1)
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:  # noqa: ARG002 - methods may call them by name
+        self.spent += 1
+        return torch.zeros_like(x)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        self.spent += self._epoch
+        return torch.zeros_like(x)
+
+    def prox(self, x: Tensor, gamma: Any) -> Tensor:  # noqa: ARG002
+        return x
+
+    def mix(self, *tensors: Tensor) -> Any:
+        return unpack(tensors)
+
+    def neighbour_sum(self, x: Tensor) -> Tensor:
+        return x
+
+
+def affordable(setup: Setup, gradients: int) -> int:
+    """The most iterations in which an agent evaluates no more gradients than that."""
+    agents = _Counting(setup.problem.epoch)
+    method = dataclasses.replace(setup, iterations=gradients).bound()
+    title = setup.algorithm.facts.title
+    state, k, last = method.init(agents, torch.zeros(1, 2, 1)), 0, 0
+    while agents.spent <= gradients:
+        before = agents.spent
+        state, k = method.step(agents, k, state), k + 1
+        last = k if agents.spent > before else last
+        if k - last > IDLE:
+            raise ValueError(f"{title} evaluates no gradients, so a budget of gradients does not limit it")
+    if k < 2:
+        raise ValueError(
+            f"gradients: {gradients} are too few for one iteration of {title}, after which an agent has evaluated "
+            f"{agents.spent:g}"
+        )
+    return k - 1
+
+
+def plan_searches(
+    setups: Mapping[tuple[str, str], Setup],
+    ranges: Mapping[str, Mapping[str, list[float] | tuple[float, float]]],
+    measure: str,
+    settings: int | None,
+    gradients: int,
+    seed: int,
+    trials: int,
+) -> dict[tuple[str, str], Search]:
+    """For each method and network the search for its settings; all have the same number of settings and gradients.
+
+    ``ranges`` has a list of values or a pair (low, high) for each parameter of each method. Of pairs ``settings`` are
+    drawn, the same for methods with the same ranges.
+    """
+    chosen = {method: _settings(method, own, settings, seed) for method, own in ranges.items()}
+    (first, wanted), *_ = [(method, settings or len(own)) for method, own in chosen.items()]
+    for method, own in chosen.items():
+        if len(own) != wanted:
+            other = f"settings = {wanted}" if settings else f"{first} has {wanted}"
+            raise ValueError(
+                f"tuning: {method} has {len(own)} settings to try, and {other}; every method gets the same number, so "
+                "change the values"
+            )
+    searches = {}
+    for (method, network), setup in setups.items():
+        K = affordable(setup, gradients)
+        base = dataclasses.replace(
+            setup, iterations=K, observe_every=max(1, K // LOOKS), seed=seed, trials=trials, stop=None
+        )
+        try:
+            search = Search(base, chosen[method])
+            search.check(measure)
+        except ValueError as error:
+            raise ValueError(f"tuning: {error}") from error
+        searches[method, network] = search
+    return searches
+
+
+def _settings(
+    method: str, ranges: Mapping[str, list[float] | tuple[float, float]], settings: int | None, seed: int
+) -> Sequence[Setting]:
+    grid = {name: values for name, values in ranges.items() if isinstance(values, list)}
+    drawn = {name: values for name, values in ranges.items() if isinstance(values, tuple)}
+    if drawn and settings is None:
+        raise ValueError(f"tuning.settings is missing; it says how many settings are drawn from the ranges of {method}")
+    try:
+        return choose(grid, drawn, settings or 1, seed)
+    except ValueError as error:
+        raise ValueError(f"tuning: {method}: {error}") from error
+
+
+def tuned_setup(setup: Setup, tuned: Tuning, gradients: int, observe_every: int | None) -> Setup:
+    """The run of a method with its best setting, as long as its gradients last."""
+    return dataclasses.replace(
+        setup, algorithm=tuned.algorithm, iterations=affordable(setup, gradients), observe_every=observe_every
+    )
