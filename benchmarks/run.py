@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from benchmarks import jobs
+from benchmarks import jobs, sites
 from benchmarks.large import large
 from benchmarks.starting import starting
 from benchmarks.timing import best, console, show
@@ -372,6 +372,24 @@ def on_two_machines(rate: str, program: str, said: str) -> None:
             raise OSError("a process has failed")
 
 
+# ---------------------------------------------------------------------------------------- sites
+
+
+def between_sites() -> None:
+    """A round between two sites against the bare exchange of the same bytes, encrypted alike."""
+    rows = []
+    for link in sites.LINKS:
+        try:
+            found = sites.measure(link)
+        except OSError as error:
+            console.print(f"left out: sites over {link} ({error})")
+            continue
+        for width, times in found.items():
+            shown = [f"{times[what] * 1e3:.2f}" for what in ("round", "bare")]
+            rows.append([f"{width}, {link}", *shown, f"{times['round'] / times['bare']:.2f}"])
+    show("two sites, gRPC with mutual TLS, ms", ["a row of", "round", "bare exchange", "ratio (aim: ≤ 1.3)"], rows)
+
+
 if __name__ == "__main__":
     starting()
     stacking()
@@ -382,3 +400,4 @@ if __name__ == "__main__":
     processes()
     large()
     jobs.main()
+    between_sites()

@@ -19,14 +19,15 @@ def handle(name):
 
 
 @contextlib.contextmanager
-def machines(rate=None):
+def machines(rate=None, delay=None):
     """The names of two namespaces that are joined by the interfaces veth0, at most so fast, such as ``100mbit``.
 
-    OSError says why there are none.
+    With a delay, such as ``20ms``, everything arrives so much later; not every kernel can do that. OSError says why
+    there are none.
     """
     names = [f"proxdasa-{os.getpid()}-{letter}" for letter in "ab"]
     with _namespaces(names):
-        _explain(_join, names, rate)
+        _explain(_join, names, rate, delay)
         yield names
 
 
@@ -49,21 +50,23 @@ def _explain(act, *words):
     try:
         act(*words)
     except subprocess.CalledProcessError as error:
-        raise OSError(f"no network namespaces can be made here: {error.stderr.strip()}") from error
+        raise OSError(f"network namespaces with such links cannot be made here: {error.stderr.strip()}") from error
 
 
-def _join(names, rate):
+def _join(names, rate, delay):
     ip("-n", names[0], "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", names[1])
     for name, address in zip(names, ADDRESSES, strict=True):
         ip("-n", name, "address", "add", f"{address}/24", "dev", "veth0")
         for interface in ("lo", "veth0"):
             ip("-n", name, "link", "set", interface, "up")
         if rate:
-            _limit(name, "veth0", rate)
+            _limit(name, "veth0", rate, delay)
 
 
-def _limit(name, interface, rate):
+def _limit(name, interface, rate, delay=None):
     limit = ("tbf", "rate", rate, "burst", "64kb", "latency", "200ms")
+    if delay:
+        limit = ("netem", "rate", rate, "delay", delay)
     ip("netns", "exec", name, "tc", "qdisc", "add", "dev", interface, "root", *limit)
 
 

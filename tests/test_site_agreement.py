@@ -12,7 +12,7 @@ import proxdasa.sites.site
 from proxdasa import configs, networks
 from proxdasa.cli import site_commands
 from proxdasa.sites import agreement
-from proxdasa.sites.rounds import combine
+from proxdasa.sites.rounds import Combination
 from tests.federation import Federation
 from tests.test_site_results import PATIENT, bring_together
 
@@ -29,12 +29,14 @@ class Sites:
     def exchange(self, i, row):
         others = [b for a, b in self._boxes if a == i and frozenset((i, b)) not in self.down]
         for j in others:
-            self._boxes[i, j].put(row.clone())
+            self._boxes[i, j].put(row.copy())
         return {str(j): self._boxes[j, i].get(timeout=20) for j in others}
 
     def mix(self, i, row):
         weights = {j: float(w) for j, w in enumerate(self.network.W[[i]].toarray()[0]) if w}
-        return combine(row, {int(j): values for j, values in self.exchange(i, row).items()}, weights, i)
+        own = row.numpy()
+        rows = {int(j): values for j, values in self.exchange(i, own).items()}
+        return torch.from_numpy(Combination(weights, i)(own, rows))
 
     def ask(self, act):
         found = {}

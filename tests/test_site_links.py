@@ -4,9 +4,11 @@ import threading
 import time
 from collections import deque
 
+import numpy as np
 import pytest
 import torch
 
+from proxdasa.sites.bell import Bell
 from proxdasa.sites.letters import Kind, Letter
 from proxdasa.sites.links import BEAT, NOTHING, UNKNOWN, Links
 from proxdasa.sites.rounds import Rounds
@@ -20,14 +22,13 @@ class Letterbox:
     me = "berlin"
 
     def __init__(self):
-        self.boxes, self.news = {name: deque() for name in WEIGHTS}, threading.Condition()
+        self.boxes, self.news = {name: deque() for name in WEIGHTS}, Bell()
         self.sent, self.refused = [], []
         self.gone = set()
 
     def put(self, name, *letters):
-        with self.news:
-            self.boxes[name] += letters
-            self.news.notify_all()
+        self.boxes[name] += letters
+        self.news.ring()
 
     def send(self, name, letter):
         self.sent.append((name, letter))
@@ -54,7 +55,7 @@ def test_the_last_row_of_a_neighbour_that_has_finished_counts(links):
     rounds, found = Rounds(links, patience=60.0, wait=1.0), {}
     links.begin(0)
     links.post.put("aachen", row(0, 1.0), Letter(Kind.DONE, k=0, payload=bytes(8)))
-    waiting = threading.Thread(target=lambda: found.update(rounds.exchange(torch.zeros(2))), daemon=True)
+    waiting = threading.Thread(target=lambda: found.update(rounds.exchange(np.zeros(2, np.float32))), daemon=True)
     waiting.start()
     while links.post.boxes["aachen"] or not links.all["aachen"].last_x:
         time.sleep(0.001)
@@ -70,7 +71,22 @@ def test_a_round_does_not_wait_for_a_neighbour_that_has_finished(links):
     links.begin(0)
     links.post.put("aachen", Letter(Kind.DONE, k=0, payload=bytes(8)))
     links.post.put("celle", row(0, 2.0))
-    assert list(Rounds(links, patience=60.0, wait=1.0).exchange(torch.zeros(2))) == ["celle"]
+    assert list(Rounds(links, patience=60.0, wait=1.0).exchange(np.zeros(2, np.float32))) == ["celle"]
+
+
+def test_the_row_of_a_neighbour_that_leaves_at_this_moment_counts(links, monkeypatch):
+    """It has sent its row, so it may have counted ours."""
+
+    def leave(name):
+        if name == "aachen" and name not in links.post.gone:
+            links.post.put(name, row(0, 1.0))
+            links.post.gone.add(name)
+        return name not in links.post.gone
+
+    links.begin(0)
+    links.post.put("celle", row(0, 2.0))
+    monkeypatch.setattr(links.post, "connected", leave)
+    assert {*Rounds(links, patience=60.0, wait=1.0).exchange(np.zeros(2, np.float32))} == {"aachen", "celle"}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,14 @@ import time
 from datetime import timedelta
 
 import grpc
+import numpy as np
 import pytest
 
 from proxdasa.sites import keys
 from proxdasa.sites.letters import SIZE, Kind, Letter, unpack
+from proxdasa.sites.links import Links
 from proxdasa.sites.post import BOX, METHOD, Post
+from proxdasa.sites.rounds import Rounds
 from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 
 STUDY = {"study file": "abc", "version of proxdasa": "1"}
@@ -222,3 +225,31 @@ def test_bytes_between_sites_do_not_hold_the_rows(folder):
         relay.close()
     assert len(relay.seen) > len(row)
     assert row[:16] not in relay.seen
+
+
+@pytest.fixture
+def rounds(post, call):
+    """Aachen's rounds, in its first iteration, with Berlin on the line; what Berlin has written is in the box."""
+    caller = call("berlin")
+    wait_until(lambda: post.connected("berlin"))
+
+    def make(*letters):
+        links = Links(post, {"berlin": 0.5}, 2, patience=5.0, end=100)
+        links.begin(0)
+        caller.letters += [letter._replace(sequence=number).pack() for number, letter in enumerate(letters)]
+        wait_until(lambda: len(post.boxes["berlin"]) == len(letters))
+        return Rounds(links, patience=5.0, wait=5.0)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("numbers", "accepted"),
+    [((1.0, 2.0), False), ((1.0, 2.0, np.nan), False), ((1.0, -np.inf, 3.0), False), ((3e38, -3e38, 0.0), True)],
+)
+def test_rows_of_a_wrong_size_or_not_finite_are_refused(post, rounds, numbers, accepted):
+    payload = np.array(numbers, np.float32).tobytes()
+    made = rounds(Letter(Kind.ROWS, k=0, since=0, payload=payload))
+    assert len(made.exchange(np.zeros((1, 1, 3), np.float32))) == accepted
+    assert post.spent["refused"] == (not accepted)
+    assert (made.links.all["berlin"].since is None) is not accepted

@@ -12,8 +12,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from proxdasa.sites.rounds import Row
 
 
 class Mean(NamedTuple):
@@ -42,13 +45,13 @@ def average(mix: Callable[[Tensor], Tensor], numbers: Sequence[float], here: int
     return Mean((sums / total).tolist(), total**2 / float(weights.square().sum()))
 
 
-def unanimous(exchange: Callable[[Tensor], Mapping[str, Tensor]], yes: bool, here: int, n: int) -> bool:
+def unanimous(exchange: Callable[[Row], Mapping[str, Row]], yes: bool, here: int, n: int) -> bool:
     """Whether all n sites say yes, as far as this site can know: false if it has not heard of all."""
-    marks = torch.zeros(1, 1, n, dtype=torch.uint8)
+    marks = np.zeros((1, 1, n), np.uint8)
     marks[..., here] = yes
     for _ in range(n - 1):
         for others in exchange(marks).values():
-            marks = marks | (others != 0)
+            marks |= others != 0
     return bool(marks.all())
 
 

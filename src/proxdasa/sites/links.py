@@ -109,9 +109,8 @@ class Links:
     def begin(self, k: int) -> int:
         """Begin iteration k, or a later one if it is time to jump; returns which."""
         self.round, self.k = 0, k
-        with self.post.news:
-            self.read()
-            self._keep_pace()
+        self.read()
+        self._keep_pace()
         for link in self.all.values():
             if link.last_x:
                 link.since = None
@@ -156,7 +155,7 @@ class Links:
         self._began = time.monotonic()
 
     def read(self) -> None:
-        """Read what has come; the caller holds the lock."""
+        """Read what has come."""
         for name, box in self.post.boxes.items():
             link = self.all[name]
             while box:
@@ -185,7 +184,7 @@ class Links:
                     if self.k < letter.k:
                         self._take_up(link, letter.k)
             case Kind.DONE:
-                link.last_x = letter.payload  # its last row may still wait to be read
+                link.last_x = bytes(letter.payload)  # its last row may still wait to be read
 
     def _hear_of_stop(self, letter: Letter) -> None:
         """Go to the end if the sender is there because sites have agreed to stop."""

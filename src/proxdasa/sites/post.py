@@ -3,6 +3,9 @@
 Either end opens the stream, whichever can reach the other. A stream counts if the certificate of the other end has the
 name of a neighbour, and both have the same study. What arrives is checked for size and order before it is put into the
 neighbour's box; whatever is refused is logged, and the site goes on.
+
+A round waits for the slowest of its letters, so letters take the shortest way: the thread in which gRPC reads puts them
+into the box itself, and wakes the one that waits for them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxdasa.sites.bell import Bell
 from proxdasa.sites.letters import GREETING, SIZE, Kind, Letter, unpack
 
 # gRPC offers no setting for the oldest version of TLS. Certificates cannot serve the one suite that we leave to
@@ -61,22 +66,60 @@ class Credentials(NamedTuple):
 class _Stream:
     """One open stream, called by us or by them."""
 
-    outgoing: queue.Queue[bytes | None] = field(default_factory=lambda: queue.Queue(QUEUE))
+    news: Bell
+    box: deque[Letter] = field(default_factory=lambda: deque(maxlen=BOX))
+    outgoing: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     cancel: Any = None
     sent: int = 0
     received: int = 0
+    attached: bool = False
+    """Whether greetings were exchanged, and no newer stream has taken the place of this one."""
+
+    def take(self, data: bytes) -> bytes | ValueError:
+        """Put a letter into the box; returns what is wrong with it, or the bytes themselves.
+
+        gRPC calls this in the thread in which it reads, with locks of its own, so it must not wait for anything.
+        """
+        if not self.attached:
+            return data
+        try:
+            letter = unpack(data)
+            if letter.sequence != self.received:
+                raise ValueError(f"letter {letter.sequence} came where {self.received} was due")
+        except ValueError as error:
+            return error
+        self.received += 1
+        self.box.append(letter)
+        self.news.ring()
+        return data
 
     def letters(self) -> Iterator[bytes]:
         """What to send, until the stream is closed."""
-        while (data := self.outgoing.get()) is not None:
-            yield data
+        return iter(self.outgoing.get, None)
+
+    def full(self) -> bool:
+        """Whether too many letters wait to be sent."""
+        return self.outgoing.qsize() >= QUEUE
 
     def close(self) -> None:
-        """End the stream; what waits to be sent before is still sent if the queue has room for the end mark."""
-        try:
-            self.outgoing.put_nowait(None)
-        except queue.Full:
+        """End the stream; what waits to be sent before is still sent, unless it is too much."""
+        if self.full():
             self.cancel()
+        self.outgoing.put(None)
+
+
+class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Makes a stream for each call, which gRPC's own way to name a method would share between all of them."""
+
+    def __init__(self, answer: Any, news: Bell) -> None:
+        self._answer, self._news = answer, news
+
+    def service(self, handler_call_details: Any) -> Any:
+        """How to answer a call."""
+        if handler_call_details.method != METHOD:
+            return None
+        stream = _Stream(self._news)
+        return grpc.stream_stream_rpc_method_handler(partial(self._answer, stream), request_deserializer=stream.take)
 
 
 class Post:
@@ -98,13 +141,15 @@ class Post:
                 f"proxdasa.sites.post first, or set {SUITES}={ONLY_OURS}"
             )
         self.me, self._addresses, self._study = me, dict(neighbours), dict(study)
-        self.boxes: dict[str, deque[Letter]] = {name: deque(maxlen=BOX) for name in neighbours}
-        self.news = threading.Condition()
-        """Notified when a letter arrives and when a stream opens or closes; guards the boxes."""
+        self.boxes: dict[str, deque[Letter]] = {name: deque() for name in neighbours}
+        """The letters of each neighbour's last stream."""
+        self.news = Bell()
+        """Rings when a letter arrives and when a stream opens or closes."""
         self.spent = {"bytes": 0, "refused": 0}
         self.sent = dict.fromkeys(neighbours, 0)
         """The bytes sent to each neighbour."""
         self._streams: dict[str, _Stream] = {}
+        self._lock = threading.Lock()  # for the streams
         self._largest, self._closed = SIZE + max(largest, GREETING), threading.Event()
         self._files = tuple(file.read_bytes() for file in (credentials.key, credentials.certificate))
         self._roots = credentials.authorities.read_bytes()
@@ -128,12 +173,11 @@ class Post:
         stream = self._streams.get(name)
         if stream is None:
             return False
-        data = letter._replace(sequence=stream.sent).pack()
-        try:
-            stream.outgoing.put_nowait(data)
-        except queue.Full:
+        if stream.full():
             self._detach(name, stream, f"{name} takes no letters")
             return False
+        data = letter.pack(stream.sent)
+        stream.outgoing.put(data)
         stream.sent += 1
         self.spent["bytes"] += len(data)
         self.sent[name] += len(data)
@@ -155,11 +199,9 @@ class Post:
 
     def _serve(self, listen: str) -> Any:
         pool = ThreadPoolExecutor(2 * len(self._addresses) + 8, thread_name_prefix="proxdasa-post")
-        handler = grpc.stream_stream_rpc_method_handler(self._answer)
-        service, method = METHOD.strip("/").split("/")
         server = grpc.server(
             pool,
-            handlers=[grpc.method_handlers_generic_handler(service, {method: handler})],
+            handlers=[_Door(self._answer, self.news)],
             options=self._options,
             maximum_concurrent_rpcs=2 * len(self._addresses) + 8,  # more are turned away
         )
@@ -171,7 +213,7 @@ class Post:
         server.start()
         return server
 
-    def _answer(self, letters: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    def _answer(self, stream: _Stream, letters: Iterator[Any], context: Any) -> Iterator[bytes]:
         """A neighbour, or a stranger, has called."""
         who = context.auth_context()
         names = who.get("x509_subject_alternative_name") or who.get("x509_common_name") or []
@@ -179,7 +221,7 @@ class Post:
         if name not in self._addresses:
             self.refuse(f"{name or context.peer()}, who is no neighbour of {self.me}")
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name} is no neighbour of {self.me}")
-        stream = _Stream(cancel=context.cancel)
+        stream.cancel = context.cancel
         # First our greeting: the other end can then say why it does not fit.
         yield self._greeting()
         try:
@@ -213,8 +255,8 @@ class Post:
             self._closed.wait(pause * random.uniform(0.7, 1.3))  # two ends must not call in step
 
     def _converse(self, name: str, channel: Any) -> None:
-        stream = _Stream()
-        call = channel.stream_stream(METHOD)(stream.letters())
+        stream = _Stream(self.news)
+        call = channel.stream_stream(METHOD, response_deserializer=stream.take)(stream.letters())
         stream.cancel = call.cancel
         stream.outgoing.put(self._greeting())
         try:
@@ -236,20 +278,13 @@ class Post:
             call.cancel()
             self._detach(name, stream, f"{name} is gone")
 
-    def _read(self, name: str, stream: _Stream, letters: Iterator[bytes]) -> None:
-        """Put what arrives into the neighbour's box, until the stream ends or something is wrong with it."""
+    def _read(self, name: str, stream: _Stream, letters: Iterator[Any]) -> None:
+        """Have gRPC read until the stream ends or something is wrong with it; `_Stream.take` does the rest."""
         try:
-            for data in letters:
-                letter = unpack(data)
-                if letter.sequence != stream.received:
-                    raise ValueError(f"letter {letter.sequence} came where {stream.received} was due")
-                stream.received += 1
-                with self.news:
-                    if self._streams.get(name) is stream:
-                        self.boxes[name].append(letter)
-                        self.news.notify_all()
-        except ValueError as error:
-            self.refuse(f"{name}: {error}")
+            for taken in letters:
+                if isinstance(taken, ValueError):
+                    self.refuse(f"{name}: {taken}")
+                    break
         except grpc.RpcError as error:
             log.debug("%s: %s", name, error)
         self._detach(name, stream, f"{name} is gone")
@@ -261,7 +296,7 @@ class Post:
         """What is wrong with a greeting; empty if nothing is."""
         try:
             letter = unpack(data)
-            said = json.loads(letter.payload[:GREETING]) if letter.kind is Kind.HELLO else None
+            said = json.loads(bytes(letter.payload[:GREETING])) if letter.kind is Kind.HELLO else None
         except ValueError:
             said = None
         if not isinstance(said, dict):
@@ -274,20 +309,24 @@ class Post:
         return ""
 
     def _attach(self, name: str, stream: _Stream) -> None:
-        with self.news:
+        with self._lock:
             before, self._streams[name] = self._streams.get(name), stream
-            self.boxes[name].clear()  # the rest of an earlier stream
-            self.news.notify_all()
+            self.boxes[name] = stream.box  # the rest of an earlier stream does not count
+            stream.attached = True
+            if before:
+                before.attached = False
+        self.news.ring()
         if before:  # the other end would not have called if it had the old stream still
             before.close()
         log.info("%s is there", name)
 
     def _detach(self, name: str, stream: _Stream, why: str) -> None:
-        with self.news:
+        with self._lock:
             if self._streams.get(name) is not stream:
                 return
             del self._streams[name]
-            self.news.notify_all()
+            stream.attached = False
+        self.news.ring()
         stream.close()
         if why:
             log.info("%s", why)

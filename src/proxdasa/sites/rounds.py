@@ -1,13 +1,19 @@
-"""Rounds: rows exchanged over the links that count, with patience, and mixed."""
+"""Rounds: rows exchanged over the links that count, with patience, and mixed.
+
+Rows are arrays of NumPy; those that came are read-only views of the letters. A call into a library takes several times
+as long after a wait as in a loop, so few and small ones are best, and NumPy's are smaller than torch's.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -16,6 +22,8 @@ from proxdasa.sites.links import BEAT, Link, Links
 
 USUAL = 20.0
 """A link may take this many times as long as it usually does, but at least a quarter of the patience."""
+
+Row = npt.NDArray[Any]
 
 log = logging.getLogger("proxdasa.sites")
 
@@ -38,16 +46,15 @@ class Rounds:
         A site does not begin alone: it would only fit its own data.
         """
         until, said = time.monotonic() + self._wait, 0.0
-        with self.links.post.news:
-            while missing := [name for name in self.links.all if not self.links.post.connected(name)]:
-                left = until - time.monotonic()
-                if left <= 0 or (not everybody and len(missing) < len(self.links.all)):
-                    break
-                if time.monotonic() - said > 10 * BEAT:
-                    log.info("waiting for %s", ", ".join(missing))
-                    said = time.monotonic()
-                self.links.beat()
-                self.links.post.news.wait(min(left, BEAT))
+        while missing := [name for name in self.links.all if not self.links.post.connected(name)]:
+            left = until - time.monotonic()
+            if left <= 0 or (not everybody and len(missing) < len(self.links.all)):
+                break
+            if time.monotonic() - said > 10 * BEAT:
+                log.info("waiting for %s", ", ".join(missing))
+                said = time.monotonic()
+            self.links.beat()
+            self.links.post.news.wait(min(left, BEAT))
         if len(missing) == len(self.links.all):
             raise TimeoutError(
                 f"no neighbour of {self.links.post.me} was there within {self._wait:g} seconds; start again when they "
@@ -56,26 +63,19 @@ class Rounds:
         for name in missing:
             self.links.drop(self.links.all[name], "it is not there")
 
-    def exchange(self, row: Tensor) -> dict[str, Tensor]:
+    def exchange(self, row: Row) -> dict[str, Row]:
         """One round: send our row over the links that count; returns the rows of those that count it too."""
         place = (self.links.k, self.links.round)
         self.links.round += 1
         active = [link for link in self.links.all.values() if self.links.counts(link)]
-        payload = row.numpy().tobytes()
+        payload = row.data.cast("B")
+        epoch, jump = self.links.epoch, self.links.planned_jump()
         for link in active:
-            letter = Letter(
-                Kind.ROWS,
-                self.links.epoch,
-                *place,
-                link.since or 0,
-                link.counted,
-                *self.links.planned_jump(),
-                payload=payload,
-            )
+            letter = Letter(Kind.ROWS, epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
             if not self.links.post.send(link.name, letter):
                 self.links.drop(link, "it cannot be reached")
         found = self._collect([link for link in active if self.links.counts(link)], place)
-        rows: dict[str, Tensor] = {}
+        rows: dict[str, Row] = {}
         for link, letter in found.items():
             values = self._values(link, letter, row)
             if values is not None:
@@ -95,14 +95,14 @@ class Rounds:
         stop = self.links.agreed_stop()
         done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=x.numpy().tobytes())
         told: set[str] = set()
-        with post.news:
-            while (left := until - time.monotonic()) > 0:
-                here = [name for name in self.links.all if post.connected(name)]
-                told = {name for name in here if name in told or post.send(name, done)}
-                self.links.read()
-                if not any(map(self._expected, self.links.all.values())):
-                    break
-                post.news.wait(min(left, BEAT))
+        while (left := until - time.monotonic()) > 0:
+            here = [name for name in self.links.all if post.connected(name)]
+            told = {name for name in here if name in told or post.send(name, done)}
+            self.links.read()
+            if not any(map(self._expected, self.links.all.values())):
+                break
+            post.news.wait(min(left, BEAT))
+        self.links.read()  # the last letter of one that left just now
 
     def ended(self, like: Tensor) -> Tensor | None:
         """The mean of the neighbours' last x, if there is nobody left to go on with and some have finished."""
@@ -126,47 +126,45 @@ class Rounds:
     def _collect(self, links: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
         """The rows of a round, as far as they come in time."""
         began, missing, found = time.monotonic(), {*links}, dict[Link, Letter]()
-        with self.links.post.news:
-            while missing:
-                self.links.read()
-                now = time.monotonic()
-                for link in [*missing]:
-                    if (letter := link.rows.pop(place, None)) is not None:
-                        found[link] = letter
-                        missing.discard(link)
-                        link.usual += 0.1 * (now - began - link.usual)
-                    elif link.last_x:  # it has finished, and sends no more
-                        missing.discard(link)
-                        link.since = None
-                    elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
-                        missing.discard(link)
-                    elif link.k > place[0]:  # letters come in order, so it has not sent the row
-                        missing.discard(link)
-                        self.links.drop(link, f"it is in iteration {link.k} already")
-                    elif not self._may_wait(link, began, now):
-                        missing.discard(link)
-                        self.links.drop(link, f"its row of iteration {place[0]} did not come")
-                if missing:
-                    self.links.post.news.wait(BEAT)
-                    self.links.beat()
+        while missing:
+            gone = {link for link in missing if not self.links.post.connected(link.name)}
+            self.links.read()  # only then, so that the last letters of those have been read
+            now = time.monotonic()
+            for link in [*missing]:
+                if (letter := link.rows.pop(place, None)) is not None:
+                    found[link] = letter
+                    missing.discard(link)
+                    link.usual += 0.1 * (now - began - link.usual)
+                elif link.last_x:  # it has finished, and sends no more
+                    missing.discard(link)
+                    link.since = None
+                elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
+                    missing.discard(link)
+                elif link.k > place[0]:  # letters come in order, so it has not sent the row
+                    missing.discard(link)
+                    self.links.drop(link, f"it is in iteration {link.k} already")
+                elif link in gone or not self._may_wait(link, now - began):
+                    missing.discard(link)
+                    self.links.drop(link, f"its row of iteration {place[0]} did not come")
+            if missing:
+                self.links.post.news.wait(BEAT)
+                self.links.beat()
         return {link: letter for link, letter in found.items() if self.links.counts(link)}
 
-    def _may_wait(self, link: Link, began: float, now: float) -> bool:
+    def _may_wait(self, link: Link, waited: float) -> bool:
         """Whether it is too early to give up on a neighbour.
 
         One that says that it waits for others itself is given longer: otherwise everybody would give up on their
         neighbours at the same moment as these on a third.
         """
-        if not self.links.post.connected(link.name):
-            return False
         usual = (
             self._patience if link.counted < 10 else min(self._patience, max(USUAL * link.usual, self._patience / 4))
         )
-        if now - link.alive < 3 * BEAT:
+        if time.monotonic() - link.alive < 3 * BEAT:
             usual = self._wait + self._patience if link.k == NEVER else self.links.n * self._patience
-        return now - began < usual
+        return waited < usual
 
-    def _values(self, link: Link, letter: Letter, row: Tensor) -> Tensor | None:
+    def _values(self, link: Link, letter: Letter, like: Row) -> Row | None:
         """The row in a letter, or None if it does not count."""
         if letter.epoch != self.links.epoch:
             return None  # both ends see it, and neither counts the round
@@ -174,26 +172,44 @@ class Rounds:
         if (letter.since, letter.counted) != (link.since, link.counted):
             fault = "it counts other rounds than we do"
             self.links.reset_everywhere(f"{link.name} and we counted different rounds")
-        elif len(letter.payload) != row.numel() * row.element_size():
+        elif len(letter.payload) != like.nbytes:
             fault = f"its row has {len(letter.payload)} bytes"
         else:
-            values = torch.frombuffer(bytearray(letter.payload), dtype=row.dtype).view_as(row)
-            if bool(torch.isfinite(values).all()):
-                return values
+            values = np.frombuffer(letter.payload, like.dtype)
+            if bool(np.isfinite(values).all()):
+                return values.reshape(like.shape)
             fault = "its row is not finite"
         self.links.post.refuse(f"{link.name}: {fault}")
         self.links.drop(link, fault)
         return None
 
 
-def combine(own: Tensor, rows: Mapping[int, Tensor], weights: Mapping[int, float], here: int) -> Tensor:
-    """Σ_j W_ij x_j over the rows that came; the weights of the others stay here.
+class Combination:
+    """Σ_j W_ij x_j over the rows that came; the weights of the others stay here."""
 
-    In ascending order of agents, each term rounded before it is added, as `engines.products.ExactProduct` has it.
-    """
-    missing = math.fsum(weights[j] for j in weights if j != here and j not in rows)
-    total = torch.zeros_like(own)
-    for j in sorted({*rows, here}):
-        weight = weights[j] + (missing if j == here else 0.0)
-        total += torch.tensor(np.float64(weight)).to(own.dtype) * (own if j == here else rows[j])
-    return total
+    def __init__(self, weights: Mapping[int, float], here: int) -> None:
+        self._weights, self._here = {here: 0.0, **weights}, here
+        self._came: Set[int] = set()
+        self._rounded: list[tuple[int, Any]] = []
+        self._term = np.empty(0)
+
+    def __call__(self, own: Row, rows: Mapping[int, Row]) -> Row:
+        """The sum in ascending order of agents, each term rounded before it is added: see `ExactProduct`.
+
+        Terms share a buffer, because new memory for a large one costs more than computing it.
+        """
+        if own.shape != self._term.shape or own.dtype != self._term.dtype or rows.keys() != self._came:
+            self._prepare(own, rows.keys())
+        (first, weight), *others = self._rounded
+        total: Row = np.multiply(rows.get(first, own), weight, self._term) + 0.0  # 0 + -0 is 0
+        for j, weight in others:
+            np.add(total, np.multiply(rows.get(j, own), weight, self._term), total)
+        return total
+
+    def _prepare(self, like: Row, came: Set[int]) -> None:
+        """Round the weights for rows like this from those who came, which are usually the same in the next round."""
+        missing = math.fsum(w for j, w in self._weights.items() if j != self._here and j not in came)
+        weights = {j: self._weights[j] for j in sorted({*came, self._here})}
+        weights[self._here] += missing
+        self._rounded = [(j, like.dtype.type(weight)) for j, weight in weights.items()]
+        self._came, self._term = {*came}, np.empty_like(like)

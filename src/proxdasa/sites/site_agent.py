@@ -12,7 +12,7 @@ from proxdasa.contracts import Algorithm, running_of
 from proxdasa.engines import Task
 from proxdasa.engines.agents import BUFFERS, LocalAgents
 from proxdasa.metrics import Metric, View
-from proxdasa.sites.rounds import Rounds, combine
+from proxdasa.sites.rounds import Combination, Rounds
 
 
 @final
@@ -21,10 +21,10 @@ class SiteAgent(LocalAgents):
 
     def __init__(self, task: Task, here: int, rounds: Rounds, numbers: dict[str, int]) -> None:
         super().__init__(task, range(here, here + 1), exact=True)
-        self._exchange, self._here, self._numbers = rounds.exchange, here, numbers
+        self._exchange, self._numbers = rounds.exchange, numbers
         row = task.network.W[[here]].tocoo()
-        self._weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True)}
-        self._weights.setdefault(here, 0.0)
+        weights = {int(j): float(w) for j, w in zip(row.col, row.data, strict=True)}
+        self._combine = Combination(weights, here)
 
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Rows mixed with those of the neighbours that are there."""
@@ -34,8 +34,9 @@ class SiteAgent(LocalAgents):
 
     def round(self, x: Tensor) -> Tensor:
         """One round: Σ_j W_ij x_j over the neighbours that are there, of rows of any width."""
-        rows = {self._numbers[name]: row for name, row in self._exchange(x.contiguous()).items()}
-        return combine(x, rows, self._weights, self._here)
+        own = x.contiguous().numpy()
+        rows = {self._numbers[name]: row for name, row in self._exchange(own).items()}
+        return torch.from_numpy(self._combine(own, rows))
 
     def gather(self, x: Tensor) -> Tensor:
         """The rows of this site: it knows no others."""

@@ -1,0 +1,197 @@
+"""A round between two sites against the bare exchange: the same bytes, over gRPC with the same mutual TLS.
+
+Two processes, each of which has a site and one end of a bare stream: rounds of the sites, then as many bare exchanges,
+in turns. Bare is the least with which two programs exchange bytes through gRPC's streams: the main thread of each puts
+its message into the queue of the stream, and waits for the other's. ``make bench`` starts the processes on this machine
+and, if the kernel can, at the ends of a slow link. By itself, on this machine alone::
+
+    python -m benchmarks.sites
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.federation import HOST, credentials, free_ports, make_keys
+from tests.namespaces import ADDRESSES, machines
+
+from proxdasa.runs.denormals import flushed_denormals
+from proxdasa.sites.letters import SIZE
+from proxdasa.sites.links import Links
+from proxdasa.sites.post import Post
+from proxdasa.sites.rounds import Combination, Rounds
+
+import grpc  # isort: skip - after proxdasa.sites.post, which says what TLS may do
+
+NAMES = ("aachen", "berlin")
+"""The first calls the second."""
+WIDTHS = {"300 numbers, 1.2 kB": 300, "8,066 numbers, 32 kB": 8_066, "262,144 numbers, 1 MB": 262_144}
+PATIENCE, LONG = 60.0, 2**30
+LINKS: dict[str, dict[str, str]] = {
+    "loopback": {},
+    "50 Mbit/s": {"rate": "50mbit"},
+    "50 Mbit/s, 20 ms": {"rate": "50mbit", "delay": "20ms"},
+}
+METHOD = "/bare.Stream/Exchange"
+OPTIONS = [("grpc.max_receive_message_length", 2**23)]
+Times = dict[str, dict[str, float]]
+
+
+def measure(link: str) -> Times:
+    """For each width the seconds of a round and of a bare exchange; an OSError says why there is no such link."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        make_keys(folder, NAMES)
+        places: list[list[str]] = [[], []]
+        hosts = (HOST, HOST)
+        if LINKS[link]:
+            names = stack.enter_context(machines(**LINKS[link]))
+            places, hosts = [["ip", "netns", "exec", name] for name in names], ADDRESSES
+        ports = [str(port) for port in free_ports(2)]
+        repeats = "3" if LINKS[link] else "15"
+        both = [
+            subprocess.Popen(
+                [*place, sys.executable, "-m", "benchmarks.sites", name, str(folder), hosts[1], *ports, repeats],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            for name, place in zip(NAMES, places, strict=True)
+        ]
+        codes = [process.wait() for process in both]
+        if any(codes):
+            raise OSError("a process has failed")
+        return json.loads((folder / "times.json").read_text(encoding="utf-8"))
+
+
+class Rows:
+    """Rounds as a site makes them: one in each iteration."""
+
+    def __init__(self, post: Post, other: str) -> None:
+        self.links = Links(post, {other: 0.5}, 2, PATIENCE, LONG)
+        self.rounds, self._k = Rounds(self.links, PATIENCE, PATIENCE), itertools.count()
+        self._combine = Combination({0: 0.5, 1: 0.5}, here=0)
+        self.rounds.assemble(everybody=True)
+
+    def exchange(self, x: torch.Tensor) -> None:
+        """Send a row, wait for the other one and mix both."""
+        self.links.begin(next(self._k))
+        own = x.numpy()
+        rows = dict(enumerate(self.rounds.exchange(own).values(), 1))
+        torch.from_numpy(self._combine(own, rows))
+        assert rows, "the other site was lost"
+
+
+class Answerer:
+    """The bare end that is called. What it sends comes from the main thread, and what arrives goes there."""
+
+    def __init__(self, address: str, files: list[bytes]) -> None:
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._incoming: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        service, method = METHOD.strip("/").split("/")
+        handlers = {method: grpc.stream_stream_rpc_method_handler(self._answer)}
+        self._server = grpc.server(
+            ThreadPoolExecutor(2), [grpc.method_handlers_generic_handler(service, handlers)], options=OPTIONS
+        )
+        key, certificate, roots = files
+        credentials = grpc.ssl_server_credentials([(key, certificate)], roots, require_client_auth=True)
+        self._server.add_secure_port(address, credentials)
+        self._server.start()
+
+    def _answer(self, letters: Iterator[bytes], _context: Any) -> Iterator[bytes]:
+        threading.Thread(target=self._read, args=(letters,), daemon=True).start()
+        yield from iter(self._outgoing.get, None)
+
+    def _read(self, letters: Iterator[bytes]) -> None:
+        with suppress(grpc.RpcError):  # the end of the other process
+            for data in letters:
+                self._incoming.put(data)
+
+    def exchange(self, payload: bytes) -> None:
+        """Send, then read."""
+        self._outgoing.put(payload)
+        self._incoming.get()
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+
+
+class Caller:
+    """The bare end that calls."""
+
+    def __init__(self, address: str, files: list[bytes]) -> None:
+        key, certificate, roots = files
+        options = [*OPTIONS, ("grpc.ssl_target_name_override", NAMES[1])]
+        channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(roots, key, certificate), options)
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = channel.stream_stream(METHOD)(iter(self._outgoing.get, None), wait_for_ready=True)
+
+    def exchange(self, payload: bytes) -> None:
+        """Send, then read."""
+        self._outgoing.put(payload)
+        next(self._call)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+
+
+def timed(act: Callable[[], None], count: int) -> float:
+    """Seconds of one of so many calls."""
+    began = time.perf_counter()
+    for _ in range(count):
+        act()
+    return (time.perf_counter() - began) / count
+
+
+def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats: int) -> None:
+    """One of the two processes; the one that calls takes the times."""
+    calls = name == NAMES[0]
+    other, own = NAMES[calls], credentials(folder, name)
+    address, bare_address = f"{host}:{port}", f"{host}:{bare_port}"
+    files = [file.read_bytes() for file in (own.key, own.certificate, own.authorities)]
+    bare = (Caller if calls else Answerer)(bare_address, files)
+    widest = 4 * max(WIDTHS.values())
+    post = Post(name, {other: address if calls else ""}, None if calls else address, own, {}, widest)
+    found: Times = {}
+    try:
+        with torch.no_grad(), flushed_denormals():
+            rows = Rows(post, other)
+            for what, width in WIDTHS.items():
+                row, payload = torch.rand(1, 1, width), bytes(SIZE + 4 * width)
+                candidates = {"round": partial(rows.exchange, row), "bare": partial(bare.exchange, payload)}
+                count = 10 if repeats < 10 or width > 10_000 else 100
+                times = dict.fromkeys(candidates, float("inf"))
+                for _ in range(repeats + 1):  # the first turn warms up
+                    for each, act in candidates.items():
+                        times[each] = min(times[each], timed(act, count))
+                found[what] = times
+            rows.rounds.finish(row)
+        if calls:
+            (folder / "times.json").write_text(json.dumps(found), encoding="utf-8")
+    finally:
+        bare.close()
+        post.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:6], int(sys.argv[6]))
+    else:
+        for what, times in measure("loopback").items():
+            shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
+            print(f"{what}: {shown}, ratio {times['round'] / times['bare']:.2f}")
