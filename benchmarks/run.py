@@ -260,12 +260,12 @@ class Case(NamedTuple):
 
     def observation(self) -> Callable[[], None]:
         """What an observation computes: loss and gradient over all data, and the answers to the test examples."""
-        problem = self.setup().problem
-        x = 0.05 * torch.randn(self.trials, 1, problem.dim)
+        engine = self.setup().engine()
+        x = 0.05 * torch.randn(self.trials, 1, self.setup().problem.dim)
 
         def observation() -> None:
-            problem.evaluate(x)
-            problem.scores(x[:, 0])
+            engine.evaluate(x)
+            engine.scores(x[:, 0])
 
         return observation
 

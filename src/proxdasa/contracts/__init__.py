@@ -29,11 +29,13 @@ if TYPE_CHECKING:
         Evaluation,
         Mixing,
         Network,
+        Observed,
         Peers,
         Problem,
         Regularizer,
         Running,
         Solved,
+        observed_of,
         running_of,
     )
 else:
@@ -54,6 +56,7 @@ __all__ = [
     "Network",
     "NonFiniteError",
     "NotCompilableError",
+    "Observed",
     "Observer",
     "Part",
     "PeerError",
@@ -64,6 +67,7 @@ __all__ = [
     "Solved",
     "Step",
     "Tracking",
+    "observed_of",
     "running_of",
     "unpack",
 ]

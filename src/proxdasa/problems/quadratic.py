@@ -55,6 +55,11 @@ class Quadratic:
         return self.b.shape[0]
 
     @property
+    def work(self) -> tuple[float, float]:
+        """The operations of a sample gradient, and those of an evaluation, for one agent and trial."""
+        return 2 * self.dim**2, 4 * self.dim**2
+
+    @property
     def dim(self) -> int:
         """The dimension d."""
         return self.b.shape[1]

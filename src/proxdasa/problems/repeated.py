@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Evaluation, Peers, Problem, Running, running_of
+from proxdasa.contracts import Evaluation, Observed, Peers, Problem, Running, observed_of, running_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +63,16 @@ class Repeated:
     def running(self) -> Running | None:
         """The running statistics of the problem, if it has any; its samples repeat, and so do they."""
         return running_of(self.problem)
+
+    @property
+    def observed(self) -> Observed | None:
+        """The faster way to measure the problem, if it has one."""
+        return observed_of(self.problem)
+
+    @property
+    def work(self) -> tuple[float, float] | None:
+        """The operations of a sample gradient and of an evaluation, if the problem knows them."""
+        return getattr(self.problem, "work", None)
 
     def to(self, dtype: torch.dtype) -> Repeated:
         """The same problem in another floating-point type."""

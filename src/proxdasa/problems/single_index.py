@@ -116,6 +116,12 @@ class SingleIndex:
         return math.inf
 
     @property
+    def work(self) -> tuple[float, float]:
+        """The operations of a sample gradient, and those of an evaluation, for one agent and trial."""
+        points = self.evaluation if isinstance(self.evaluation, int) else 1
+        return 6 * self.dim, 6 * self.dim * points
+
+    @property
     def words(self) -> int:
         """The number of random words per sample: one for each coordinate of X, and one for ε."""
         return self.dim + 1

@@ -28,6 +28,7 @@ from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_passes, 
 from proxdasa.problems.copies import Copies, Pass, Path
 from proxdasa.problems.fitting import two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
+from proxdasa.problems.measuring import Measured
 from proxdasa.problems.modes import copy_modes, evaluating_copies, training_copies
 from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
@@ -36,7 +37,7 @@ from proxdasa.running_statistics import Policy, RunningStatistics, check_policy,
 
 
 @dataclass(frozen=True, eq=False)
-class Supervised:
+class Supervised(Measured):
     """Empirical risk of a network on data that are split over agents.
 
         F_i(x) = (w_i/|D_i|) Σ_{(a, b) ∈ D_i} ℓ(f(a; x), b),     ∇G_i(x, ξ) = the same over a batch ξ ⊂ D_i
@@ -240,10 +241,9 @@ class Supervised:
 
         ``buffers`` are the running statistics, if the network has any, with one row for each row of x.
         """
-        weights = [self._batches.full_weights(i) for i in range(self.agents)]
-        parts = list(zip(self.parts, weights, strict=True))
+        parts = [(rows, self._batches.full_weights(i)) for i, rows in enumerate(self.parts)]
         if x.shape[-2] == 1:
-            parts = [(self._rows, torch.cat(weights) / self.agents)]
+            parts = [(self._rows, self._shared_weights())]
         return evaluate_parts(self._evaluating, x, self._check_buffers(buffers), self._x, self._y, parts)
 
     def scores(self, x: Tensor, buffers: Tensor | None = None) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
+from proxdasa.runs import observing
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle
@@ -68,7 +69,7 @@ class Setup:
     iterations: int = 1_000
     trials: int = 1
     seed: int = 0
-    observe_every: int | None = None
+    observe_every: int | Literal["auto"] | None = None
     x0: Tensor | Sequence[float] | None = None
     dtype: torch.dtype | None = None
     metrics: Sequence[Metric] = measures.STANDARD
@@ -86,9 +87,11 @@ class Setup:
         check_seed(self.seed)
         if self.observe_every is None:
             object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
-        check_count(self.observe_every, "observe_every")
         if self.dtype is not None:
             object.__setattr__(self, "problem", self.problem.to(self.dtype))
+        if self.observe_every == observing.AUTO:
+            object.__setattr__(self, "observe_every", observing.choose_pace(self.problem, self.iterations))
+        check_count(self.observe_every, "observe_every")
         problem, network = self.problem, self.network
         if problem.agents != network.n:
             raise ValueError(
@@ -132,7 +135,7 @@ class Setup:
 
         ``own`` is the problem of these agents: another process cannot read the files of all.
         """
-        assert self.observe_every is not None
+        assert isinstance(self.observe_every, int)
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
         varies, problem = bool(self.conditions), own or self.problem
@@ -158,7 +161,7 @@ class Setup:
 
         ``first`` is the number of its first iteration, if it goes on where another loop has ended.
         """
-        assert self.observe_every is not None
+        assert isinstance(self.observe_every, int)
         config, engine, algorithm = self.config(), self.engine(transport), self.bound()
         compiled = transport is None and compiles(self)
         config["facts"] |= {COMPILED: True} if compiled else {}
@@ -296,7 +299,9 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
             `per_trial` take one value in each.
         seed: names the samples; the sample of a trial, agent and iteration depends on nothing else.
         observe_every: measure and record every so many iterations, at the start and at the end; by default
-            about a hundred times in all.
+            about a hundred times in all. With "auto" it is the smallest of 1, 2, 5, 10, 20, 50, ... for which measuring
+            takes about a fifth of the run or less, estimated from the sizes of the problem, not from the clock, so that
+            a run has the same records wherever it is made; the configuration has the number.
         x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
         dtype: floating-point type; the problem's own by default.
         metrics: what to record.

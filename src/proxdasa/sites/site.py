@@ -177,7 +177,7 @@ class Site:
             k += 1
             if self._agree_to_stop(k, state):
                 self.links.stop = k
-            if k % (self.study.setup.observe_every or 1) == 0 or k in (self._K, self.links.stop):
+            if k % int(self.study.setup.observe_every or 1) == 0 or k in (self._K, self.links.stop):
                 self._observe(k, state)
             if self.links.stop != NEVER:
                 break

@@ -1,0 +1,57 @@
+"""What a run needs to measure a problem of examples fast, and to know what that costs."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from proxdasa.problems.perceptrons import Examples, Perceptrons
+
+if TYPE_CHECKING:
+    from proxdasa.problems.supervised import Supervised
+
+LEAST = 6
+"""Operations of a sample gradient for each parameter, at least: two forward and four backward."""
+
+
+class Measured:
+    """The part of `Supervised` that is for measuring."""
+
+    @cached_property
+    def observed(self) -> Perceptrons | None:
+        """A faster way to the same evaluation and scores at points that all agents share, up to rounding, if any."""
+        own = cast("Supervised", self)
+        data, tests = own.examples, None
+        if data.test_x is not None and data.test_y is not None:
+            tests = Examples(own._cast(data.test_x), own._cast(data.test_y))
+        training = Examples(own._x, own._y, own._rows, self._shared_weights())
+        return Perceptrons.of(own._evaluating, training, tests, data.classes)
+
+    @property
+    def work(self) -> tuple[float, float]:
+        """The operations of a sample gradient, and those of an evaluation with scores, for one agent and trial."""
+        own = cast("Supervised", self)
+        each, tests = self._operations(), own.examples.test_x
+        # A forward pass is a third of a gradient; test examples are shared by all agents.
+        examples = (len(own._rows) + (0 if tests is None else len(tests) / 3)) / own.agents
+        return each * own.batch_size, each * examples
+
+    def _shared_weights(self) -> Tensor:
+        """The weights of all agents' examples in the mean of the F_i."""
+        own = cast("Supervised", self)
+        return torch.cat([own._batches.full_weights(i) for i in range(own.agents)]) / own.agents
+
+    def _operations(self) -> float:
+        """The floating-point operations of the gradient of one example, counted."""
+        from torch.utils.flop_counter import FlopCounterMode  # noqa: PLC0415 - few need it, and it takes a while
+
+        own = cast("Supervised", self)
+        copies, (inputs, targets) = own._evaluating, own._two
+        x = torch.zeros(1, own.dim, dtype=own.dtype)
+        r = copies.running.start(x.dtype).unsqueeze(0) if copies.running else None
+        with FlopCounterMode(display=False) as counter:
+            copies.losses_and_grads(x, inputs.unsqueeze(0), targets.unsqueeze(0), len(inputs), r=r)
+        return max(float(counter.get_total_flops()) / len(inputs), LEAST * own.dim)

@@ -1,0 +1,254 @@
+"""Perceptrons on many examples that all of them share: what a run observes, faster than with stacked copies.
+
+One network at a time, so that every product is one of two plain matrices and all values of a chunk stay in the cache.
+If most inputs are 0, as in one-hot data, the first layer adds up the columns of its weights that belong to the others,
+and its gradient likewise: the zeros cost nothing. Sums have an order of their own, so results agree with those of
+`Supervised.evaluate` and `Supervised.scores` up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from proxdasa.contracts import Evaluation
+from proxdasa.problems.copies import Copies
+from proxdasa.problems.losses import Loss, cross_entropy
+from proxdasa.problems.stacked import ELEMENTWISE
+
+CHUNK = 2**18
+"""Values that the widest layer of one network computes at a time (measured: half of a core's cache)."""
+MANY = 2**18
+"""Values of the widest layer for all examples from which on this pays; with fewer, stacked copies are faster."""
+SPARSE = 0.25
+"""The share of inputs that are not 0 up to which sums of columns are faster than a product (measured)."""
+NARROW = 16
+"""Outputs of a layer below which its product is computed as a wide matrix: W hᵀ rather than h Wᵀ."""
+
+
+class Bags(NamedTuple):
+    """The rows of a sparse matrix: the columns that are not 0 and, unless all are 1, their values."""
+
+    columns: Tensor
+    starts: Tensor
+    values: Tensor | None
+
+    @staticmethod
+    def of(matrix: Tensor) -> Bags:
+        """The rows of a matrix."""
+        rows, columns = matrix.nonzero(as_tuple=True)
+        values = matrix[rows, columns]
+        ends = torch.bincount(rows, minlength=len(matrix)).cumsum(0)
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        return Bags(columns.int(), starts.int(), None if bool((values == 1).all()) else values)
+
+    def times(self, table: Tensor) -> Tensor:
+        """The product of the sparse matrix with ``table``."""
+        return functional.embedding_bag(self.columns, table, self.starts, mode="sum", per_sample_weights=self.values)
+
+
+class Examples(NamedTuple):
+    """Inputs ``[N, inputs]``, targets and, for a loss that is measured with its gradient, weights ``[N]``."""
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Tensor | None = None
+    """The examples that count, by default all."""
+    weights: Tensor | None = None
+    """The weights of those."""
+
+
+class Chunk(NamedTuple):
+    """Some of the examples."""
+
+    rows: Tensor | slice
+    bags: tuple[Bags, Bags] | None
+    """The rows and the columns of the inputs if they are sparse."""
+    targets: Tensor
+    weights: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class Perceptrons:
+    """Evaluation and scores of perceptrons at points that all agents share."""
+
+    layers: Sequence[nn.Module]
+    loss: Loss
+    training: Examples
+    testing: Examples | None
+    classes: int | None
+
+    @staticmethod
+    def of(copies: Copies, training: Examples, testing: Examples | None, classes: int | None) -> Perceptrons | None:
+        """For these examples; None unless the copies are perceptrons and the examples many."""
+        inputs = training.inputs
+        if inputs.ndim != 2 or not inputs.is_floating_point() or not _is_perceptron(copies):
+            return None
+        found = Perceptrons(list(cast("nn.Sequential", copies.module)), copies.loss, training, testing, classes)
+        return found if len(inputs) * found._widest >= MANY else None
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor) -> Evaluation:
+        """The weighted loss ``[trials, 1]`` and its gradient ``[trials, 1, d]`` at the points x ``[trials, 1, d]``."""
+        losses, grads = x.new_zeros(len(x)), torch.zeros_like(x[:, 0])
+        networks = [_Network(self.layers, row, grad) for row, grad in zip(x[:, 0], grads, strict=True)]
+        for chunk in self._training_chunks:
+            assert chunk.weights is not None
+            inputs = chunk.bags or self.training.inputs[chunk.rows]
+            for row, network in enumerate(networks):
+                outputs = network.forward(inputs).requires_grad_()
+                with torch.enable_grad():
+                    loss = self._losses(outputs, chunk.targets) @ chunk.weights
+                    (slope,) = torch.autograd.grad(loss, outputs)
+                network.backward(slope)
+                losses[row] += loss.detach()
+        for network in networks:
+            network.finish()
+        return Evaluation(losses.unsqueeze(-1), grads.unsqueeze(-2))
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> dict[str, Tensor]:
+        """The loss on the test examples, and for classes the share predicted correctly, at x ``[trials, d]``."""
+        if self.testing is None:
+            return {}
+        losses, right, total = x.new_zeros(len(x)), x.new_zeros(len(x)), len(self.testing.targets)
+        networks, classified = [_Network(self.layers, row) for row in x], False
+        for chunk in self._testing_chunks:
+            inputs = chunk.bags or self.testing.inputs[chunk.rows]
+            for row, network in enumerate(networks):
+                outputs = network.forward(inputs)
+                losses[row] += self._losses(outputs, chunk.targets).sum()
+                classified = self.classes is not None and outputs.shape[-1] >= self.classes
+                if classified:
+                    right[row] += (outputs.contiguous().argmax(-1) == chunk.targets).sum()
+        return {"test_loss": losses / total} | ({"accuracy": right / total} if classified else {})
+
+    def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        if self.loss is not cross_entropy or targets.ndim > 1:
+            return self.loss(outputs.clone(memory_format=torch.contiguous_format), targets).flatten()
+        # Few classes beside many examples: sums over classes are then sums of long vectors.
+        return functional.cross_entropy(outputs.mT.unsqueeze(0), targets.unsqueeze(0), reduction="none")[0]
+
+    @property
+    def _widest(self) -> int:
+        return max(layer.out_features for layer in self.layers if isinstance(layer, nn.Linear))
+
+    @cached_property
+    def _training_chunks(self) -> list[Chunk]:
+        return _chunks(self.training, max(1, CHUNK // self._widest))
+
+    @cached_property
+    def _testing_chunks(self) -> list[Chunk]:
+        return [] if self.testing is None else _chunks(self.testing, max(1, CHUNK // self._widest))
+
+
+class _Network:
+    """One perceptron with parameters x ``[d]``, whose gradients are added to ``grad`` ``[d]``."""
+
+    def __init__(self, layers: Sequence[nn.Module], x: Tensor, grad: Tensor | None = None) -> None:
+        self._layers, self._weights, self._slopes = layers, _split(layers, x), list[tuple[Tensor, ...]]()
+        if grad is not None:
+            self._slopes = _split(layers, grad)
+        self._table: Tensor | None = None  # the first layer's weights, columns as rows
+        self._table_slope: Tensor | None = None
+        self._seen: list[tuple[Tensor | tuple[Bags, Bags], Tensor]] = []  # the inputs and outputs of each layer
+
+    def forward(self, inputs: Tensor | tuple[Bags, Bags]) -> Tensor:
+        """The outputs ``[N, outputs]``; keeps what `backward` needs."""
+        self._seen, x = [], inputs
+        for layer, parameters in zip(self._layers, self._weights, strict=True):
+            before = x
+            if not isinstance(layer, nn.Linear):
+                assert isinstance(before, Tensor)
+                if self._slopes and not isinstance(layer, nn.Tanh):  # autograd knows its derivative
+                    before = before.detach().requires_grad_()
+                    with torch.enable_grad():
+                        x = layer(before.clone() if getattr(layer, "inplace", False) else before)
+                else:
+                    x = layer(before)
+            elif isinstance(x, Tensor):
+                x = _affine(x, *parameters)
+            else:
+                if self._table is None:
+                    self._table = parameters[0].T.contiguous()
+                x = x[0].times(self._table)
+                if len(parameters) > 1:
+                    x += parameters[1]
+            assert isinstance(x, Tensor)
+            self._seen.append((before, x))
+        assert isinstance(x, Tensor)
+        return x.detach()
+
+    def backward(self, slope: Tensor) -> None:
+        """Add the gradients, for that of the outputs."""
+        for place in reversed(range(len(self._layers))):
+            layer, (before, after) = self._layers[place], self._seen[place]
+            if isinstance(layer, nn.Linear):
+                weight, *bias = self._slopes[place]
+                if bias:
+                    bias[0] += slope.sum(0)
+                if isinstance(before, Tensor):
+                    weight.addmm_(slope.T, before)
+                else:
+                    if self._table_slope is None:
+                        self._table_slope = weight.new_zeros(weight.T.shape)
+                    self._table_slope += before[1].times(slope.contiguous())
+                if place:
+                    slope = slope @ self._weights[place][0]
+            elif isinstance(layer, nn.Tanh):
+                torch.ops.aten.tanh_backward.grad_input(slope, after, grad_input=slope)  # in place: no memory to fetch
+            else:
+                assert isinstance(before, Tensor)
+                (slope,) = torch.autograd.grad(after, before, slope)
+        self._seen = []
+
+    def finish(self) -> None:
+        """Put the gradient of a sparse first layer into its place."""
+        if self._table_slope is not None:
+            self._slopes[0][0].copy_(self._table_slope.T)
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if len(weight) >= NARROW:
+        return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
+    return (weight @ x.T if bias is None else torch.addmm(bias.unsqueeze(1), weight, x.T)).T
+
+
+def _split(layers: Sequence[nn.Module], x: Tensor) -> list[tuple[Tensor, ...]]:
+    """Views of x ``[d]`` as the parameters of each layer."""
+    parts = iter(torch.split(x, [each.numel() for layer in layers for each in layer.parameters()]))
+    return [tuple(next(parts).view(each.shape) for each in layer.parameters()) for layer in layers]
+
+
+def _is_perceptron(copies: Copies) -> bool:
+    """Whether the copies are chains from a linear layer to a linear layer, all of whose parameters are trained."""
+    if copies.path != "chain" or not all(each.requires_grad for each in copies.module.parameters()):
+        return False
+    layers = list(cast("nn.Sequential", copies.module))
+    ends = all(isinstance(layers[end], nn.Linear) for end in (0, -1))
+    return ends and all(isinstance(layer, (nn.Linear, *ELEMENTWISE)) for layer in layers)
+
+
+def _chunks(examples: Examples, size: int) -> list[Chunk]:
+    """The examples in chunks, each sparse or not."""
+    inputs, targets, rows, weights = examples
+    count = len(inputs) if rows is None else len(rows)
+    made = []
+    for first in range(0, count, size):
+        here = slice(first, first + size)
+        some = here if rows is None else rows[here]
+        made.append(Chunk(some, _bags(inputs[some]), targets[some], None if weights is None else weights[here]))
+    return made
+
+
+def _bags(inputs: Tensor) -> tuple[Bags, Bags] | None:
+    """The rows and columns of inputs if they are sparse enough for sums of columns to pay."""
+    if not 0 < int(inputs.count_nonzero()) <= SPARSE * inputs.numel():
+        return None
+    return Bags.of(inputs), Bags.of(inputs.T)

@@ -1,0 +1,134 @@
+"""What a run measures of perceptrons on many examples, against stacked copies; and how often, if it chooses."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import proxdasa
+from proxdasa import configs, contracts, data, networks, problems
+from proxdasa.problems import perceptrons
+from proxdasa.runs.observing import choose_pace
+from proxdasa.runs.setup import Setup
+
+MODELS = {
+    "tanh": lambda: nn.Sequential(nn.Linear(9, 5), nn.Tanh(), nn.Linear(5, 3)),
+    "linear": lambda: nn.Sequential(nn.Linear(9, 3)),
+    "no bias": lambda: nn.Sequential(nn.Linear(9, 20, bias=False), nn.Tanh(), nn.Linear(20, 3, bias=False)),
+    "deep": lambda: nn.Sequential(
+        nn.Linear(9, 20), nn.ReLU(inplace=True), nn.Linear(20, 4), nn.GELU(), nn.Identity(), nn.Linear(4, 17)
+    ),
+}
+
+
+def mean_of_squares(outputs, targets):
+    return (outputs.log_softmax(-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)).square()
+
+
+def examples(kind, count=60, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 9, generator=random, dtype=torch.float64)
+    mask = torch.rand(count, 9, generator=random) < 0.1
+    mask[0] = False  # an example without any
+    inputs = {"dense": x, "sparse": x * mask, "binary": mask.double()}[kind]
+    return inputs, torch.randint(0, 3, (count,), generator=random)
+
+
+def uneven(y, agents, _sites=None):
+    return list(torch.split(torch.randperm(len(y), generator=torch.Generator().manual_seed(3))[:50], [5, 15, 30]))
+
+
+def problem(model="tanh", kind="sparse", tests=True, **settings):
+    test = examples(kind, 25, seed=1) if tests else (None, None)
+    made = data.from_tensors(*examples(kind), *test)
+    return problems.Supervised(MODELS[model], made, agents=3, partition=uneven, **settings)
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Perceptrons on a few examples, in several chunks."""
+    monkeypatch.setattr(perceptrons, "MANY", 1)
+    monkeypatch.setattr(perceptrons, "CHUNK", 7 * 20)
+
+
+@pytest.mark.parametrize("weights", ["agents", "examples"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "binary"])
+@pytest.mark.parametrize("model", MODELS)
+def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always):
+    p = problem(model, kind, weights=weights, loss=mean_of_squares if model == "linear" else problems.cross_entropy)
+    x = p.start(0, 2)[:, :1] + 0.3
+    assert p.observed is not None
+    found = {chunk.bags is not None for chunk in p.observed._training_chunks}
+    assert found == {False} if kind == "dense" else True in found, "chunks of a few examples may be dense"
+    for got, expected in zip(p.observed.evaluate(x), p.evaluate(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=1e-12, atol=1e-12)
+    assert p.observed.scores(x[:, 0]).keys() == {"test_loss", "accuracy"}
+
+
+def test_runs_measure_fast_unless_they_are_exact(always, monkeypatch):
+    def records(exact):
+        method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
+        made = Setup(method, problem(), networks.ring(3), iterations=6, trials=2, observe_every=2, exact=exact)
+        names = ("k", "loss", "stationarity", "dual_gap", "test_loss", "accuracy")
+        return [{name: row[name] for name in names} for row in made.run().records]
+
+    fast, exact = records(False), records(True)
+    for got, expected in zip(fast, exact, strict=True):
+        assert got == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    monkeypatch.setattr(perceptrons.Perceptrons, "evaluate", None)
+    monkeypatch.setattr(perceptrons.Perceptrons, "scores", None)
+    assert records(True) == exact
+    with pytest.raises(TypeError, match="not callable"):
+        records(False)
+
+
+def test_other_networks_and_few_examples_are_measured_as_before(monkeypatch):
+    assert problem().observed is None, "few examples"
+    monkeypatch.setattr(perceptrons, "MANY", 1)
+    frozen = MODELS["tanh"]()
+    frozen[0].weight.requires_grad_(False)
+    for model in (frozen, nn.Sequential(nn.Tanh(), nn.Linear(9, 3)), nn.Linear(9, 3)):
+        made = problems.Supervised(model.double(), data.from_tensors(*examples("dense")), agents=3)
+        assert made.observed is None
+    assert problem(tests=False).observed.scores(problem().start(0, 1)[:, 0]) == {}
+
+
+def test_the_pace_follows_from_sizes():
+    p = problem(batch_size=4)
+    per_example = 2 * (2 * (9 * 5 + 5 * 3)) + 2 * 5 * 3  # forward, gradients of weights, and of the hidden layer
+    counted = max(per_example, 6 * p.dim)
+    assert p.work == pytest.approx((4 * counted, counted * (50 + 25 / 3) / 3))
+    setup = lambda every, K=1_000, of=p: Setup(  # noqa: E731
+        proxdasa.ProxDASA(0.1), of, networks.ring(3), iterations=K, observe_every=every
+    )
+    assert setup("auto").observe_every == setup("auto").config()["observe_every"] == 1
+    repeated = problems.Repeated(problems.PhaseRetrieval(agents=3, dim=10, evaluation=10_000), 1)
+    assert repeated.work == (60, 600_000)
+    assert 4 * 600_000 / (60 + 5_000) < 500
+    assert setup("auto", of=repeated).observe_every == 500
+    assert setup("auto", K=300, of=repeated).observe_every == 300
+    assert setup(7, of=repeated).observe_every == 7
+
+
+def test_a_pace_is_not_guessed():
+    class Unknown:
+        dim, epoch = 3, math.inf
+
+    with pytest.raises(ValueError, match='"auto" needs to know what an evaluation costs, and Unknown does not say'):
+        choose_pace(Unknown(), 10)
+    Unknown.epoch = 1_000.0
+    assert choose_pace(Unknown(), 10**6) == 50
+    with pytest.raises(ValueError, match="observe_every must be a whole number"):
+        Setup(proxdasa.ProxDASA(0.1), problem(), networks.ring(3), observe_every="often")
+    assert contracts.observed_of(Unknown()) is None
+
+
+def test_files_may_say_auto(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'iterations = 40\nobserve_every = "auto"\n[algorithm]\nname = "ProxDASA"\ngamma = 0.01\n'
+        '[problem]\nname = "PhaseRetrieval"\nagents = 3\ndim = 10\nevaluation = 100\n[network]\nname = "ring"\n'
+    )
+    assert configs.read(file).observe_every == 5
