@@ -44,6 +44,7 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
 CONFIG = """
 iterations = {iterations}
+compile = false
 observe_every = {observe_every}
 trials = 2
 {more}

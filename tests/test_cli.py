@@ -305,7 +305,7 @@ def test_when_one_trial_diverges_the_others_go_on(write, tmp_path, undrawn):
 
 def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     """A real signal to a real process: it saves what it has, says how far it came, and ends."""
-    file, folder = write(iterations=10**8, observe_every=10), tmp_path / "results"
+    file, folder = write(iterations=10**8, observe_every=10, more="compile = false"), tmp_path / "results"
     # A suite started in the background has the signal switched off, and children inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(

@@ -34,7 +34,7 @@ class BudgetSummary:
             place = list(sheet.columns).index(self.measure)
             bold |= {(i, len(columns)) for i, j in sheet.bold if j == place}
             columns[f"{self.measure}_by_{comparison.axis}"] = (
-                f"after {comparison.budget:,.5g} {quantity(comparison.axis).name}"
+                f"after {_amount(comparison.budget)} {quantity(comparison.axis).name}"
             )
             for row, cells in zip(rows, sheet.rows, strict=True):
                 row.append(cells[place])
@@ -44,3 +44,8 @@ class BudgetSummary:
             *sheets[0].notes,
         ]
         return Sheet(columns, rows, notes, frozenset(bold), short=True)
+
+
+def _amount(budget: float) -> str:
+    """Counts in full, and three digits of a time."""
+    return f"{budget:,.0f}" if budget == int(budget) else f"{budget:.3g}"
