@@ -261,3 +261,45 @@ def test_numbers_of_iterations_are_formulas():
     for use in (float, int, range, hash, str, lambda k: 1 / k, lambda k: k**2, lambda k: [1, 2][k]):
         with pytest.raises(contracts.NotCompilableError, match="computes with k"):
             use(k)
+
+
+@dataclass(frozen=True, eq=False)
+class Odd:
+    """Gradient steps of a user that use k, or their state, in ways that a recording cannot follow."""
+
+    how: str
+    gamma: float = 0.1
+    facts: ClassVar[contracts.Facts] = contracts.Facts("odd", vectors=1, gradients=1, composite=False)
+
+    class State(NamedTuple):
+        """The iterate."""
+
+        x: Tensor
+
+    @property
+    def mapping_gamma(self):
+        return self.gamma
+
+    def init(self, agents, x):
+        return self.State(x)
+
+    def step(self, agents, k, state):
+        g = agents.grad(state.x, k)
+        if self.how == "in place":
+            return self.State(state.x.sub_(self.gamma * g))
+        factor = {
+            "float": lambda: 1 + 0.001 * k,
+            "bits": lambda: 1 + (k & 1),
+            "tensor": lambda: torch.ones(1, dtype=g.dtype) * k,
+            "type": lambda: 0.5 if isinstance(k, int) else 1.0,
+        }[self.how]()
+        return self.State(agents.mix(state.x - self.gamma * factor * g))
+
+
+@pytest.mark.parametrize("how", ["float", "bits", "tensor", "type", "in place"])
+def test_steps_that_a_recording_cannot_follow_run_as_they_are(how):
+    setup = quadratic(Odd(how), regularizer=regularizers.Zero())
+    with pytest.warns(CompileWarning, match="computes with k itself|compute another x|changes its state in place"):
+        ours = dataclasses.replace(setup, compile=True).run()
+    assert torch.equal(ours.x, dataclasses.replace(setup, compile=False).run().x)
+    assert ours.config["facts"]["compiled"] is False

@@ -173,3 +173,12 @@ def test_a_result_shows_itself_in_five_lines_and_as_a_frame(tmp_path):
     comparison = proxdasa.compare({"first": result})
     assert [run.title for run in comparison.runs] == ["D-PSGD"]
     assert comparison.write(tmp_path)[0].name == "comparison.png"
+
+
+def test_a_value_from_well_before_the_budget_has_a_note(tmp_path):
+    often = folder(tmp_path / "a", "often", [[9.0], [5.0], [4.0]])
+    seldom = folder(tmp_path / "b", "seldom", [[8.0], [1.0]], per_step=3)
+    sheet = proxdasa.compare([often, seldom], ["loss"]).sheet()
+    assert sheet.notes == ["seldom: its last observation within the budget was after 0 gradients of an agent."]
+    beyond = proxdasa.compare([often], ["loss"], budget=1_000).sheet()
+    assert beyond.notes == ["often: its last observation within the budget was after 20 gradients of an agent."]

@@ -28,6 +28,12 @@ def small_parts(monkeypatch):
     monkeypatch.setattr(parts, "SIZE", 40)
 
 
+def as_ours(measure):
+    """The measure, taken for one of the library's: a run with those of a user is not divided."""
+    measure.__module__ = "proxdasa.metrics"
+    return measure
+
+
 def setup(**settings):
     problem = problems.PhaseRetrieval(agents=4, dim=10, sparsity=3, evaluation=50)
     method = proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 0.03, 0.04]))
@@ -119,7 +125,7 @@ def test_a_killed_process_costs_its_own_part_only(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return view.x.sum(dim=(1, 2))
 
-    made = setup(metrics=[Metric("killing", killing)])
+    made = setup(metrics=[Metric("killing", as_ours(killing))])
     victim.touch()
     saving = Saving(tmp_path / "checkpoints", every=20)
     with pytest.raises(PeerError, match=r"trial 1 of Prox-DASA ended with signal SIGKILL \(was there not enough mem"):
@@ -151,7 +157,7 @@ def test_an_error_in_a_process_is_raised_with_its_place():
         raise ZeroDivisionError("my own mistake")
 
     with pytest.raises(ZeroDivisionError, match="my own mistake") as raised:
-        run_setup(setup(metrics=[Metric("failing", failing)]), None, None, 2)
+        run_setup(setup(metrics=[Metric("failing", as_ours(failing))]), None, None, 2)
     assert "in failing" in "".join(raised.value.__notes__)
 
 
@@ -197,3 +203,12 @@ def test_processes_are_the_default_for_long_work_of_our_own_code(monkeypatch):
     assert jobs.choose_jobs([own], own_code=True) == 5
     with pytest.raises(ValueError, match="jobs must be"):
         jobs.choose_jobs([short], 0)
+
+
+def test_a_run_with_a_measure_of_a_user_stays_whole_and_gives_each_trial_its_own():
+    """It may hold values by trial, which a part with one trial would take for those of others."""
+    made = setup(metrics=[Metric("mine", lambda view: view.x.sum(dim=(1, 2)) + torch.arange(4))])
+    assert parts.divide(made) == [range(4)]
+    assert len(parts.divide(setup())) > 1
+    with pytest.raises(ValueError, match=r"the measure mine must be \[4\], a number for each trial; got \[2\]"):
+        setup(metrics=[Metric("mine", lambda view: view.x.sum(dim=(1, 2))[:2])]).run()

@@ -31,12 +31,18 @@ def examples(kind, count=60, seed=0):
     x = torch.randn(count, 9, generator=random, dtype=torch.float64)
     mask = torch.rand(count, 9, generator=random) < 0.1
     mask[0] = False  # an example without any
-    inputs = {"dense": x, "sparse": x * mask, "binary": mask.double()}[kind]
+    mixed = x * mask
+    mixed[shuffle(count)[:25]] = x[shuffle(count)[:25]]  # so that some chunks are sparse, and others are not
+    inputs = {"dense": x, "sparse": x * mask, "binary": mask.double(), "mixed": mixed}[kind]
     return inputs, torch.randint(0, 3, (count,), generator=random)
 
 
+def shuffle(count):
+    return torch.randperm(count, generator=torch.Generator().manual_seed(3))
+
+
 def uneven(y, agents, _sites=None):
-    return list(torch.split(torch.randperm(len(y), generator=torch.Generator().manual_seed(3))[:50], [5, 15, 30]))
+    return list(torch.split(shuffle(len(y))[:50], [5, 15, 30]))
 
 
 def problem(model="tanh", kind="sparse", tests=True, **settings):
@@ -53,7 +59,7 @@ def always(monkeypatch):
 
 
 @pytest.mark.parametrize("weights", ["agents", "examples"])
-@pytest.mark.parametrize("kind", ["dense", "sparse", "binary"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "binary", "mixed"])
 @pytest.mark.parametrize("model", MODELS)
 def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always):
     p = problem(model, kind, weights=weights, loss=mean_of_squares if model == "linear" else problems.cross_entropy)
@@ -61,6 +67,7 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
     assert p.observed is not None
     found = {chunk.bags is not None for chunk in p.observed._training_chunks}
     assert found == {False} if kind == "dense" else True in found, "chunks of a few examples may be dense"
+    assert kind != "mixed" or found == {False, True}
     for got, expected in zip(p.observed.evaluate(x), p.evaluate(x), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=1e-12, atol=1e-12)

@@ -154,7 +154,7 @@ def test_a_sheet_in_latex(tmp_path):
         "method & accuracy (\\%) & published & n \\\\\n"
         "\\midrule\n"
         "D\\textsuperscript{2} & 84.71 $\\pm$ 0.12 [84.40, 85.00] & 84.71 & 8 \\\\\n"
-        "A\\_1 \\& B | C & --- & --- & 12345 \\\\\n"
+        "A\\_1 \\& B \\textbar{} C & --- & --- & 12345 \\\\\n"
         "\\bottomrule\n"
         "\\end{tabular}\n"
         "\n"

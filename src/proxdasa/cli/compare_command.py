@@ -26,7 +26,8 @@ def compare(
         typer.Option(help="What differs besides the method, such as network; it is the dash of a curve."),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="How much of it; default: the most that every run has spent.")
+        float | None,
+        typer.Option(help="How much of it; default: the most that all have spent that neither diverged nor were done."),
     ] = None,
     width: Annotated[str, typer.Option(help="The width of the figure in a paper: column or page.")] = "page",
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF, with fonts embedded.")] = False,

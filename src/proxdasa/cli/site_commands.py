@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from proxdasa import reports
 from proxdasa.cli.display import err, input_errors, output_option, say, show_warning
 from proxdasa.cli.doctor import ROOM, Finding, show_findings
 from proxdasa.engines.launch import signals
-from proxdasa.exit_codes import Code
+from proxdasa.exit_codes import Code, foremost
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a study as one of several sites.")
 
@@ -106,15 +106,26 @@ def status(folder: Annotated[Path, typer.Argument(help="The --output of a site."
     with input_errors():
         from proxdasa.sites.site_status import STATUS  # noqa: PLC0415
 
-        found: dict[str, Any] = json.loads((folder / STATUS).read_bytes())
+        try:
+            found: dict[str, Any] = json.loads((folder / STATUS).read_bytes())
+            lines = _status_lines(found)
+        except (json.JSONDecodeError, KeyError, AttributeError, TypeError):
+            raise ValueError(f"{folder / STATUS} is not the status of a site") from None
+    for line in lines:
+        say(line)
+
+
+def _status_lines(found: Mapping[str, Any]) -> list[str]:
     age = time.time() - found["at"]
-    say(f"{found['site']}: {found['doing']}, iteration {found['iteration']:,} of {found['of']:,}, {age:.0f} s ago")
-    for neighbour, state in found["neighbours"].items():
-        say(f"  {neighbour}: {state}")
-    say(f"  {found['bytes'] / 1e6:,.1f} MB sent, {found['refused']} refusals, trackers set anew {found['epoch']} times")
     titles = {"loss": "own loss", "certificate": "‖G(x_i, z_i, γ)‖²", "mean_over": "means over sites:"}
     shown = [f"{titles.get(name, name.replace('_', ' '))} {value:.4g}" for name, value in found["measured"].items()]
-    say(f"  {', '.join(shown)}")
+    sent = f"{found['bytes'] / 1e6:,.1f} MB sent, {found['refused']} refusals"
+    return [
+        f"{found['site']}: {found['doing']}, iteration {found['iteration']:,} of {found['of']:,}, {age:.0f} s ago",
+        *(f"  {neighbour}: {state}" for neighbour, state in found["neighbours"].items()),
+        f"  {sent}, trackers set anew {found['epoch']} times",
+        f"  {', '.join(shown)}",
+    ]
 
 
 def _rehearse(study: Path, output: Path, data: Path | None, checkpoint_every: float) -> None:
@@ -139,7 +150,7 @@ def _rehearse(study: Path, output: Path, data: Path | None, checkpoint_every: fl
     for name, code in codes.items():
         say(f"{name}: {'finished' if code == 0 else f'ended with code {code}; see {output / name}.log'}")
     if any(codes.values()):
-        raise typer.Exit(Code.LOST)
+        raise typer.Exit(foremost(codes.values()))
 
 
 def _write_page(folder: Path, name: str) -> None:

@@ -133,9 +133,10 @@ def _report(plan: StudyFile, output: Path, lost: list[Pair], written: list[Path]
     comparisons = []
     for axis in BUDGETS:
         budget = plan.gradients if axis == "gradients" else None
-        comparison = reports.compare_runs(list(folders), None, axis, by, budget)
-        if plan.tuning.measure not in comparison.measures:
-            comparison = replace(comparison, measures=[plan.tuning.measure, *comparison.measures])
+        measures = list(
+            dict.fromkeys([plan.tuning.measure, *reports.default_measures(reports.load_runs(list(folders)))])
+        )
+        comparison = reports.compare_runs(list(folders), measures, axis, by, budget)
         named = {
             folders[run.folder][1]: group
             for run, group in zip(comparison.runs, comparison.groups, strict=True)

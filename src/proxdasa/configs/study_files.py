@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from proxdasa.checks import check_count
 from proxdasa.configs.network_expressions import graph
@@ -60,7 +60,7 @@ class StudyFile:
     """By method and network. Their numbers of iterations mean nothing yet."""
     gradients: int
     """The budget: the sample gradients that an agent may evaluate in a run."""
-    observe_every: int | None
+    observe_every: int | Literal["auto"] | None
     tuning: TuningTable
     ranges: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
     """For each method the values or the range of each parameter."""

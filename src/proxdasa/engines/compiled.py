@@ -212,13 +212,14 @@ def _call(block: CompiledBlock, state: Any) -> Any:
         # Whatever torch meets here, such as no C++ compiler, need not cost the run.
         line = next((line for line in reversed(str(error).splitlines()) if line.strip()), "")
         raise NotCompilableError(
-            f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line}"
+            f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line} (if it says so "
+            "again, remove what torch keeps on disk, in TORCHINDUCTOR_CACHE_DIR or its folder for temporary files)"
         ) from None
 
 
 def _compare(ours: Any, theirs: Any) -> None:
     for name, a, b in zip(theirs._fields, ours, theirs, strict=True):
-        scale = max(float(b.abs().max()), torch.finfo(b.dtype).tiny)
+        scale = max(float(b.nan_to_num(0, 0, 0).abs().max()), torch.finfo(b.dtype).tiny)
         if not torch.allclose(a, b, rtol=0, atol=CLOSE[b.dtype] * scale, equal_nan=True):
             raise NotCompilableError(f"the compiled steps compute another {name}")
 

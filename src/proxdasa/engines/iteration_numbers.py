@@ -37,7 +37,7 @@ class Iteration:  # noqa: PLW1641 - it refuses to be hashed
 
     def _combine(self, operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         if not all(isinstance(each, int | Iteration) for each in (left, right)):
-            return NotImplemented
+            self._refuse()
         a, b = formula_of(left), formula_of(right)
         return Iteration(lambda k: operation(a(k), b(k)), self._begins, self._tests)
 
@@ -102,4 +102,5 @@ class Iteration:  # noqa: PLW1641 - it refuses to be hashed
 
     __hash__ = __index__ = __int__ = __float__ = __pow__ = __rpow__ = __truediv__ = __rtruediv__ = _refuse
     __neg__ = __abs__ = __divmod__ = __rfloordiv__ = __rmod__ = __round__ = _refuse
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = __invert__ = _refuse
     __str__ = __repr__ = __format__ = _refuse  # such as a name in a table

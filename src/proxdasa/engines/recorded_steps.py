@@ -163,18 +163,38 @@ def record(engine: LocalAgents, algorithm: Algorithm, state: Any, size: int, fir
     try:
         recorder = _Recorder(engine, 0)
         schedules = {name: recorder.schedule(value) for name, value in parameters(algorithm) if callable(value)}
-        method, now = with_parameters(algorithm, schedules), state
+        method, begin = with_parameters(algorithm, schedules), _copy(state)
+        now = begin
         for _ in range(size):
             now = method.step(recorder, recorder.begin_step(first), now)  # type: ignore[arg-type]
+        if not all(map(_same, begin, state)):
+            raise NotCompilableError("its step changes its state in place")
+        # Again with plain numbers k, which a step may tell from those of a recording.
+        after = _copy(state)
+        for k in range(size):
+            engine.enter(first + k)
+            after = algorithm.step(engine, k, after)
     except _RefusedError as refusal:
         if refusal.step == 0:
             raise
         engine.rewind(0)
         return record(engine, algorithm, state, refusal.step, first)
+    except NotCompilableError:
+        raise
+    except Exception as error:  # if the mistake is the method's own, ordinary steps will show it
+        raise NotCompilableError(f"{type(error).__name__}: {error}") from None
     finally:
         engine.rewind(0)
         engine.leave()
-    return recorder.script, now
+    return recorder.script, after
+
+
+def _copy(state: Any) -> Any:
+    return type(state)(*(rows.clone() for rows in state))
+
+
+def _same(rows: Tensor, others: Tensor) -> bool:
+    return bool(((rows == others) | (rows.isnan() & others.isnan())).all())
 
 
 def parameters(algorithm: Algorithm) -> list[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -124,7 +124,7 @@ def _settings(
         raise ValueError(f"tuning: {method}: {error}") from error
 
 
-def tuned_setup(setup: Setup, tuned: Tuning, gradients: int, observe_every: int | None) -> Setup:
+def tuned_setup(setup: Setup, tuned: Tuning, gradients: int, observe_every: int | Literal["auto"] | None) -> Setup:
     """The run of a method with its best setting, as long as its gradients last."""
     return dataclasses.replace(
         setup, algorithm=tuned.algorithm, iterations=affordable(setup, gradients), observe_every=observe_every

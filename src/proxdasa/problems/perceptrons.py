@@ -211,7 +211,7 @@ class _Network:
     def finish(self) -> None:
         """Put the gradient of a sparse first layer into its place."""
         if self._table_slope is not None:
-            self._slopes[0][0].copy_(self._table_slope.T)
+            self._slopes[0][0].add_(self._table_slope.T)  # chunks that are not sparse have added theirs
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

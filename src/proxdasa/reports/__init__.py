@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from proxdasa.reports import plan_tables, tuning_results
     from proxdasa.reports.axis_quantities import AXES, quantity
     from proxdasa.reports.budget_summaries import BudgetSummary
-    from proxdasa.reports.comparison import Comparison
+    from proxdasa.reports.comparison import Comparison, default_measures
     from proxdasa.reports.comparison import compare as compare_runs
     from proxdasa.reports.curves import Curve, Run, Spread, finals
     from proxdasa.reports.figures import draw, draw_comparison, draw_runs, drawable, second_half, shown_curve
@@ -52,6 +52,7 @@ __all__ = [
     "Table",
     "compare",
     "compare_runs",
+    "default_measures",
     "draw",
     "draw_bytes",
     "draw_comparison",

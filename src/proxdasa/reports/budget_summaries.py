@@ -41,7 +41,7 @@ class BudgetSummary:
         notes = [
             f"Mean of the {quantity(self.measure).name} over trials ± half the width of its 95% interval. Bold: the "
             f"best, and what a paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g}).",
-            *sheets[0].notes,
+            *dict.fromkeys(note for sheet in sheets for note in sheet.notes),
         ]
         return Sheet(columns, rows, notes, frozenset(bold), short=True)
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
-from proxdasa.reports.curves import Run, distinctions, spread
+from proxdasa.reports.curves import Run, distinctions, names, spread
 from proxdasa.reports.loading import Recorded, as_runs, flatten
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
 from proxdasa.reports.run_endings import divergences
@@ -22,6 +22,8 @@ BETTER = RANKED | {"stationarity": 1, "certificate": 1, "consensus": 1, "test_lo
 LEVEL = 0.05
 """Differences whose p-value is at least this are ties."""
 LOST = "every setting diverged"
+EARLY = 0.05
+"""A note names runs whose last observation is this share of the budget before it."""
 DEFAULT_MEASURES = ("accuracy", "objective", "loss", "stationarity", "table_stationarity")
 
 
@@ -59,7 +61,7 @@ def compare(
 def _chosen(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
     recorded = measures(row for run in runs for row in run.rows)
     if wanted is None:
-        chosen = [name for name in DEFAULT_MEASURES if name in recorded and (name not in OWN_GAMMA or alike(runs))]
+        chosen = default_measures(runs)
         if not chosen:
             raise ValueError(f"choose the measures; the records have {', '.join(recorded)}")
         return chosen
@@ -68,8 +70,17 @@ def _chosen(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
     return list(wanted)
 
 
+def default_measures(runs: Sequence[Run]) -> list[str]:
+    """The measures that compare runs without being asked for, as far as they were recorded."""
+    recorded = measures(row for run in runs for row in run.rows)
+    return [name for name in DEFAULT_MEASURES if name in recorded and (name not in OWN_GAMMA or alike(runs))]
+
+
 def _budget(runs: Sequence[Run], axis: str) -> float:
-    """The least of what the runs have spent at their ends; runs that stopped because they were done set no limit."""
+    """The least of what the runs have spent at their ends.
+
+    Runs that stopped because they were done, or of which a trial diverged, set no limit.
+    """
     ends = [run.final(axis).mean for run in runs if not _done(run) and not divergences(run)]
     return min(ends or [max(run.final(axis).mean for run in runs)])
 
@@ -134,7 +145,7 @@ class Comparison:
             columns["run"] = self.by or "run", [*others, *(group for _, group in self.lost)]
         columns["trials"] = "trials", [*(len(run.began) or run.trials for run in self.runs), *[0] * len(self.lost)]
         bold: set[tuple[int, int]] = set()
-        notes = []
+        notes = self._early_ends()
         for measure in self.measures:
             ends = [self.at_budget(run, measure) for run in self.runs]
             if why := self._hindrance(measure):
@@ -151,6 +162,18 @@ class Comparison:
             self._caption(),
             short=True,
         )
+
+    def _early_ends(self) -> list[str]:
+        """Which runs have values from well before the budget, and did not stop because they were done."""
+        found = []
+        for name, run in zip(names(self.runs), self.runs, strict=True):
+            within = self.budget * (1 + 1e-9)
+            spent = {row["trial"]: value(row, self.axis) for row in run.rows if value(row, self.axis) <= within}
+            last = min(spent.values(), default=self.budget)
+            if not _done(run) and not divergences(run) and last < (1 - EARLY) * self.budget:
+                what = quantity(self.axis).name
+                found.append(f"{name}: its last observation within the budget was after {last:,.4g} {what}.")
+        return found
 
     def at_budget(self, run: Run, measure: str) -> dict[int, float]:
         """For each trial the measure when it was last observed within the budget."""

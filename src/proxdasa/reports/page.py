@@ -94,7 +94,12 @@ def contents(title: str, runs: Sequence[Run], summary: Summary, faults: Sequence
         "title": title,
         "tiles": _tiles(runs),
         "ends": _ends(runs, labels),
-        "table": {"title": summary.title, "columns": list(sheet.columns.values()), "rows": sheet.texts()},
+        "table": {
+            "title": summary.title,
+            "columns": list(sheet.columns.values()),
+            "rows": sheet.texts(),
+            "bold": sorted(sheet.bold),
+        },
         "notes": list(sheet.notes),
         "axes": [{"key": axis, "label": quantity(axis).label, "log": far_apart(runs, axis)} for axis in axes],
         "measures": [

@@ -22,12 +22,14 @@ FORMULA = tuple("=+-@＝＋－＠")
 """Characters that make a spreadsheet take a text for a formula, and run it."""
 
 _SIGNS = {"±": "pm", "≥": "ge", "≤": "le", "×": "times", "∞": "infty", "∝": "propto", "∇": "nabla", "·": "cdot"}
+_SIGNS |= {"⌈": "lceil", "⌉": "rceil", "ϱ": "varrho"}
 _GREEK = {"α": "alpha", "γ": "gamma", "λ": "lambda", "ρ": "rho", "Ψ": "Psi"}
 LATEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {sign: f"$\\{name}$" for sign, name in (_SIGNS | _GREEK).items()}
     | {"²": r"\textsuperscript{2}", "—": "---", "−": "$-$", "‖": r"$\|$", "…": r"\dots{}"}
+    | {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}"}
     | {"\u0304": r"\textsuperscript{--}"}  # the bar over x, which follows it
 )
 """Characters that LaTeX reads as commands, or that its usual fonts lack."""

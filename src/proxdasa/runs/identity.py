@@ -56,7 +56,9 @@ class Identity:
         """The identity of a run with these settings and this algorithm, whose schedules are bound."""
         values = {entry.name: getattr(bound, entry.name) for entry in dataclasses.fields(bound)}  # type: ignore[arg-type]
         given = {name: getattr(settings["algorithm"], name) for name in values}
-        own = {f"algorithm.{name}": values[name] for name in values if callable(given[name]) and not _ours(given[name])}
+        own = {
+            f"algorithm.{name}": values[name] for name in values if callable(given[name]) and not is_ours(given[name])
+        }
         found = dict(item for name, thing in settings.items() for item in _strangers(thing, name))
         return Identity(own, {name: told for name, told in found.items() if name not in own}, iterations)
 
@@ -93,7 +95,7 @@ def numbers(engine: Engine, view: View, metrics: Sequence[Metric]) -> Numbers:
     with engine.stepping():
         seen["mixing"] = distance(engine.mix(pattern))
     seen |= {f"{name} after one step": distance(rows) for name, rows in view.state._asdict().items()}
-    seen |= {f"the measure {metric.name}": metric.of(view) for metric in metrics if not _ours(metric.of)}
+    seen |= {f"the measure {metric.name}": metric.of(view) for metric in metrics if not is_ours(metric.of)}
     return {name: describe(values.to(torch.float64).tolist()) for name, values in seen.items()}
 
 
@@ -114,18 +116,18 @@ def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
         yield from _strangers(thing.keywords, name)
     elif dataclasses.is_dataclass(thing) and not isinstance(thing, type):
         loaded_by_user = isinstance(thing, Dataset) and ":" in thing.name
-        if not _ours(thing) or loaded_by_user:
+        if not is_ours(thing) or loaded_by_user:
             yield name, True
         for entry in dataclasses.fields(thing):
             yield from _strangers(getattr(thing, entry.name), f"{name}.{entry.name}")
-    elif not _ours(thing):
+    elif not is_ours(thing):
         yield name, callable(getattr(thing, "describe", None))
 
 
-def _ours(thing: Any) -> bool:
+def is_ours(thing: Any) -> bool:
     """Whether a function, or the class of an object, is part of the library; name and parameters then identify it."""
     if isinstance(thing, Schedule):
-        return _ours(thing.rule)
+        return is_ours(thing.rule)
     if inspect.ismethod(thing):  # its name does not say what it is bound to
         return False
     named = thing if isinstance(thing, type) or hasattr(thing, "__qualname__") else type(thing)

@@ -184,7 +184,7 @@ class Loop:
         k, state = self._now
         self._mark_diverged()
         view = self._view(state)
-        columns = {metric.name: metric.of(view).tolist() for metric in self._measures}
+        columns = {metric.name: self._measure(metric, view) for metric in self._measures}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
         self._costs = self.engine.counts()
         costs: Row = {**self._costs, "seconds": self.seconds}
@@ -200,6 +200,15 @@ class Loop:
         if not latest:
             self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
+
+    def _measure(self, metric: Metric, view: View) -> list[float]:
+        """One number for each trial; a user's own measure may give something else, which would be another trial's."""
+        numbers = metric.of(view)
+        if numbers.shape != (len(view.x),):
+            wanted = f"[{len(view.x)}], a number for each trial"
+            raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
+        found: list[float] = numbers.tolist()
+        return found
 
     def _view(self, state: Any) -> View:
         averaging = self.algorithm.facts.averaging

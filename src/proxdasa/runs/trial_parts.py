@@ -20,6 +20,7 @@ from proxdasa.contracts import Algorithm
 from proxdasa.problems import Repeated
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
 from proxdasa.runs.compiling import compiles
+from proxdasa.runs.identity import is_ours
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row
 from proxdasa.runs.results import Result
@@ -38,6 +39,9 @@ def divide(setup: Setup) -> list[range]:
     whole = [range(setup.trials)]
     together = setup.stop or setup.conditions or compiles(setup) or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
+        return whole
+    # A measure or a regularizer of a user may hold values by trial that we know nothing of.
+    if not all(map(is_ours, [*(metric.of for metric in setup.metrics), setup.regularizer])):
         return whole
     unit = setup.problem.trials if isinstance(setup.problem, Repeated) else 1
     if setup.trials % unit or (unit > 1 and _draws(setup)):
@@ -188,11 +192,14 @@ def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Re
     interrupted = "interrupted" in ends
     made = (min if interrupted else max)(result.iterations for result in results)
     rows = [row for part, result in zip(parts, results, strict=True) for row in _renumber(result.records, part)]
+    # One part may have been interrupted before an observation that another has made.
+    seen = [max((row["k"] for row in result.records), default=0) for result in results if result.stopped != "diverged"]
+    known = min([made, *seen]) if interrupted else made
     names = results[0].state if all(result.state for result in results) else ()
     points = [result.proximal_point for result in results if result.proximal_point is not None]
     return Result(
         config=setup.config(),
-        records=sorted((row for row in rows if row["k"] <= made), key=lambda row: (row["k"], row["trial"])),
+        records=sorted((row for row in rows if row["k"] <= known), key=lambda row: (row["k"], row["trial"])),
         state={name: torch.cat([result.state[name] for result in results]) for name in names},
         iterations=made,
         stopped="interrupted" if interrupted else "diverged" if set(ends) == {"diverged"} else None,

@@ -62,6 +62,8 @@ def check_name(name: str) -> str:
         raise ValueError(
             f"the name of a site has 1 to 63 small letters, digits and hyphens, and no hyphen at its ends; got {name!r}"
         )
+    if name == "authority":
+        raise ValueError("authority is the name of the authority's files; choose another name for the site")
     return name
 
 

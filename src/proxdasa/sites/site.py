@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from proxdasa.engines import Task
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, fingerprint
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.records import CHECKPOINTS, RECORDS, Row, read_config
-from proxdasa.runs.results import EXTRA, Result
+from proxdasa.runs.results import EXTRA, Divergence, Result
 from proxdasa.runs.stopping import Watch
 from proxdasa.sites.agreement import average, mixing_rounds, unanimous
 from proxdasa.sites.letters import NEVER
@@ -110,7 +110,7 @@ class Site:
 
     def _store(self, result: Result) -> None:
         """Save the results, and try again for a while if that fails: nobody else can be asked for them any more."""
-        until = time.monotonic() + (0.0 if result.stopped == "interrupted" else self.study.wait)
+        until = time.monotonic() + (0.0 if result.stopped in ("interrupted", "diverged") else self.study.wait)
         while True:
             try:
                 result.save(self.folder, overwrite=True)
@@ -127,8 +127,9 @@ class Site:
             return
         ending = read_config(self.folder).get("ending", {})
         if ending.get("stopped") != "interrupted":
+            how = "diverged" if ending.get("stopped") == "diverged" else "finished"
             raise FileExistsError(
-                f"{self.folder} holds the results of this site, which has finished; to take part again, choose another "
+                f"{self.folder} holds the results of this site, which has {how}; to take part again, choose another "
                 "--output"
             )
 
@@ -171,9 +172,9 @@ class Site:
             if self.links.adopt():
                 state = self._reset(state)
             self.agent.enter(k)
-            state = self._algorithm.step(self.agent, k, state)
+            before, state = state, self._algorithm.step(self.agent, k, state)
             if not all(bool(torch.isfinite(rows).all()) for rows in state):
-                raise ArithmeticError(f"{self.name} met a value that is not finite in iteration {k}; try a smaller γ")
+                self._diverge(k, before)
             k += 1
             if self._agree_to_stop(k, state):
                 self.links.stop = k
@@ -186,6 +187,14 @@ class Site:
             self._tell(k, "running")
             self.watch(k, self._K)
         return k, state
+
+    def _diverge(self, k: int, before: Any) -> NoReturn:
+        """Save the records so far, with the last state that is finite, and say what happened."""
+        self._config["facts"]["links"] = self.links.history()
+        where = {0: Divergence(self.agent.agents.start, k)}
+        self._store(Result(self._config, self.rows, self._everything(before), k, "diverged", diverged=where))
+        self._tell(k, "diverged", always=True)
+        raise ArithmeticError(f"{self.name} met a value that is not finite in iteration {k}; try a smaller γ")
 
     def _agree_to_stop(self, k: int, state: Any) -> bool:
         """Whether all sites are satisfied by the stopping rule, and this site knows."""
