@@ -7,10 +7,9 @@ import time
 
 from proxdasa.sites import keys
 from proxdasa.sites.post import Credentials
+from proxdasa.sites.rehearsal import HOST, free_ports
 from proxdasa.sites.site import Site
 from proxdasa.sites.study import read_study
-
-HOST = "127.0.0.1"
 
 
 class Relay:
@@ -61,14 +60,6 @@ class Relay:
 
 class Killed(BaseException):
     """Ends a site without a checkpoint or a word to its neighbours' programs."""
-
-
-def free_ports(count):
-    servers = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in servers]
-    for server in servers:
-        server.close()
-    return ports
 
 
 def make_keys(folder, names):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import re
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,17 +63,22 @@ class Rehearsal:
 
 def _readdress(text: str, study: Study) -> str:
     """The study file with other addresses: sites without a port stay without."""
-    for name, address in study.addresses.items():
+    for (name, address), port in zip(study.addresses.items(), free_ports(len(study.addresses)), strict=True):
         if address:
             # Only the value of this key changes, so that the rest of the file stays as people wrote it.
             pattern = rf'^(\s*"?{re.escape(name)}"?\s*=\s*)(["\']){re.escape(address)}\2'
-            text, count = re.subn(pattern, rf'\g<1>"{HOST}:{_free_port()}"', text, flags=re.MULTILINE)
+            text, count = re.subn(pattern, rf'\g<1>"{HOST}:{port}"', text, flags=re.MULTILINE)
             if count != 1:
                 raise ValueError(f"sites.addresses.{name} must stand on a line of its own for a rehearsal")
     return text
 
 
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at, below those that the system gives to connections, which could take them again."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with suppress(OSError):
+            socket.create_server((HOST, port)).close()
+            found.add(port)
+    return list(found)
