@@ -399,5 +399,8 @@ if __name__ == "__main__":
     mixing()
     processes()
     large()
-    jobs.main()
+    try:
+        jobs.main()
+    except FileNotFoundError as error:
+        console.print(f"left out: ten trials on a9a in several processes ({error})")
     between_sites()
