@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import cli, memory_budget, metrics, networks, regularizers, schedules, tuning
+from proxdasa.conditions import Bursts, LinkLoss, MessageNoise, Outages, Participation, StaleMessages
 from proxdasa.configs import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
@@ -505,3 +506,33 @@ def test_the_command_searches_weights_and_prints_the_regularizer(tmp_path):
     assert best["regularizer"]["name"] == "L1"
     assert best["regularizer"]["weight"] in (0.01, 0.02)
     assert best["algorithm"]["name"] == "ProxDASA"
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.conditions.TrackerWarning")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conditions": [LinkLoss(0.3), Outages(6, 3)]},
+        {"conditions": [Bursts(5, 3), MessageNoise(0.1), Participation(0.8)]},
+        {"conditions": [StaleMessages(2)]},
+        {"mixing": proxdasa.CompressedGossip(proxdasa.compressors.RandK(0.5), step=0.5)},
+        {"mixing": proxdasa.CompressedGossip(proxdasa.compressors.QSGD(3), step=0.3)},
+    ],
+    ids=["outages", "noise", "late", "RandK", "QSGD"],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_all_settings_meet_the_same_events(changes, exact):
+    """Settings with equal parameters end with equal bits, and each is the run with its setting."""
+    base = Setup(
+        proxdasa.ProxDASAGT(0.1), retrieval(), networks.ring(3), iterations=12, trials=2, exact=exact, **changes
+    )
+    search = tuning.Search(base, [{"gamma": γ} for γ in (0.02, 0.01, 0.02)])
+    found = search.setup.run()
+    for rows in found.state.values():
+        assert torch.equal(rows[:2], rows[4:])
+        assert not torch.equal(rows[0], rows[1])
+    for number, setting in enumerate(search.settings):
+        alone = replace(base, algorithm=tuning.with_parameters(base.algorithm, setting)).run()
+        torch.testing.assert_close(found.x[2 * number : 2 * number + 2], alone.x)
+        for count in ("bytes", "samples"):
+            assert found.records[-1][count] == pytest.approx(alone.records[-1][count], rel=1e-12)

@@ -62,6 +62,14 @@ class Words:
         return drawn.view(np.int32)
 
 
+def repeat_names(trials: range, period: int | None) -> list[int]:
+    """The trials by which the random words of trials are named: their own numbers, modulo ``period`` if there is one.
+
+    So the settings of a search, stacked as trials, see the same samples, events and compressed messages.
+    """
+    return [trial % period if period else trial for trial in trials]
+
+
 def words(seed: int, stream: int, trial: int, agent: int, count: int) -> Tensor:
     """Words ``[count]`` of one agent, for use outside the loop; any count will do."""
     return words_of(seed, stream, trial, range(agent, agent + 1), count)[0]

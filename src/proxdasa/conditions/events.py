@@ -60,8 +60,9 @@ class Draws:
     generator yields them.
     """
 
-    def __init__(self, seed: int, stream: int, trials: int, items: int) -> None:
+    def __init__(self, seed: int, stream: int, trials: int, items: int, period: int | None = None) -> None:
         self._seed, self._stream, self.trials, self.items = seed, samples.EVENTS + stream, trials, items
+        self._names = samples.repeat_names(range(trials), period)
         self._words = Words()
         self._held: tuple[int, Tensor] | None = None
 
@@ -82,8 +83,8 @@ class Draws:
         """Standard normals for the messages of a round over consecutive directed links, ``[trials, links, width]``."""
         padded = width + -width % 8
         words = np.empty((self.trials, len(links), padded), dtype=np.int32)
-        for trial in range(self.trials):
-            words[trial] = self._words(self._seed, self._stream, trial, number, links, padded)
+        for trial, name in enumerate(self._names):
+            words[trial] = self._words(self._seed, self._stream, name, number, links, padded)
         return samples.normals(torch.from_numpy(words)[..., :width])
 
     def whole(self, block: int, count: int) -> Tensor:
@@ -98,8 +99,8 @@ class Draws:
     def _fetch(self, block: int) -> Tensor:
         if self._held is None or self._held[0] != block:
             fetched = np.empty((self.trials, self.items, BLOCK), dtype=np.int32)
-            for trial in range(self.trials):
-                fetched[trial] = self._words(self._seed, self._stream, trial, block, range(self.items), BLOCK)
+            for trial, name in enumerate(self._names):
+                fetched[trial] = self._words(self._seed, self._stream, name, block, range(self.items), BLOCK)
             self._held = block, torch.from_numpy(fetched).permute(2, 0, 1)
         return self._held[1]
 

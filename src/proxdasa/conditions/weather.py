@@ -35,7 +35,8 @@ class Weather:
     """Which links are up and which agents take part; the conditions of a run compose.
 
     A link is up if the graph has it in this round, all conditions of links say so and both of its ends take part.
-    Agents have events in each iteration, links in each round, whatever the iteration it belongs to.
+    Agents have events in each iteration, links in each round, whatever the iteration it belongs to. Trials have events
+    of their own, which repeat after ``period`` trials if that is given (see `problems.Repeated`).
 
     Examples:
         >>> weather = conditions.Weather(
@@ -47,7 +48,9 @@ class Weather:
         [[0, 0, 0, 1]]
     """
 
-    def __init__(self, conditions: Sequence[Condition], network: Network, trials: int, seed: int) -> None:
+    def __init__(
+        self, conditions: Sequence[Condition], network: Network, trials: int, seed: int, period: int | None = None
+    ) -> None:
         self._ends = torch.from_numpy(network.edges).T.contiguous()
         items = {"links": len(network.edges), "agents": network.n, "messages": 2 * len(network.edges)}
         items["delays"] = items["messages"]
@@ -57,7 +60,7 @@ class Weather:
                 raise invalid(
                     f"{type(condition).__name__}.concerns", "links, agents, messages or delays", condition.concerns
                 )
-            events = condition.begin(Draws(seed, number, trials, items[condition.concerns]))
+            events = condition.begin(Draws(seed, number, trials, items[condition.concerns], period))
             began[condition.concerns].append(events)
         self._links, self._agents, self._messages, self._delays = began.values()
         self.oldest = longest_delay(conditions)

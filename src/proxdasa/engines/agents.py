@@ -48,6 +48,8 @@ class Task(NamedTuple):
     conditions: Sequence[Condition] = ()
     first_trial: int = 0
     """The number of the first trial, if these are not all of a run; samples are named by it."""
+    period: int | None = None
+    """The number of trials after which samples and events repeat, if they do."""
 
 
 class Cell(NamedTuple):
@@ -78,14 +80,15 @@ class LocalAgents(ABC):
         self._rests = False  # whether this iteration sends nothing
         self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
-        self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed)
+        self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed, task.period)
         self._late = None
         if self._weather and self._weather.oldest:
             self._late = LateRows(self._weather.oldest, task.trials, self._weather.pauses)
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
-            compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial
-        )
+            compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial,
+            task.period,
+        )  # fmt: skip
         self._links = len(task.network.edges) * task.trials
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
         self._last_named: dict[int, int] = {}

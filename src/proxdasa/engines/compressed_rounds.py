@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Compression
-from proxdasa.samples import COMPRESSION, Words
+from proxdasa.samples import COMPRESSION, Words, repeat_names
 
 
 class Round(NamedTuple):
@@ -51,10 +51,12 @@ class CompressedRounds:
         agents: range,
         cells: Sequence[slice],
         first_trial: int = 0,
+        period: int | None = None,
     ) -> None:
         self.compressor, self._compression = compression.compressor, compression
         self._seed, self._trials, self._agents, self._cells = seed, trials, agents, cells
-        self._first_trial, self._words = first_trial, Words()
+        self._names = repeat_names(range(first_trial, first_trial + trials), period)
+        self._words = Words()
         self._place: int | None = None
         self._vector = 0
 
@@ -97,9 +99,10 @@ class CompressedRounds:
         padded, starts = count + -count % 8, [0, *(np.flatnonzero(np.diff(agents) != 1) + 1), len(agents)]
         for row in range(len(drawn)):
             tensor, trial = divmod(row, self._trials)
+            name = self._names[trial]
             for start, stop in itertools.pairwise(starts):  # consecutive agents are drawn at once
                 some = range(int(agents[start]), int(agents[stop - 1]) + 1)
-                words = self._words(self._seed, COMPRESSION + tensor, self._first_trial + trial, number, some, padded)
+                words = self._words(self._seed, COMPRESSION + tensor, name, number, some, padded)
                 drawn[row, start:stop] = words[:, :count]
         return torch.from_numpy(drawn)
 

@@ -18,7 +18,8 @@ class Repeated:
 
         ξ_i(trial, k) = ξ_i(trial mod T, k),      x⁰(trial) = x⁰(trial mod T)
 
-    With parameters that differ by trial, each block of T trials is the run of T trials that has its parameters.
+    The events of conditions and the random numbers of compressed messages repeat too. So with parameters that differ by
+    trial, each block of T trials is the run of T trials that has its parameters.
 
     Examples:
         >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=100)
@@ -109,6 +110,11 @@ class Repeated:
     def scores(self, x: Tensor) -> Mapping[str, Tensor]:
         """The scores of the problem."""
         return self.problem.scores(x)
+
+
+def period_of(problem: Problem) -> int | None:
+    """The number of trials after which the samples of a problem repeat, if they do."""
+    return problem.trials if isinstance(problem, Repeated) else None
 
 
 def repeat_trials(rows: Tensor, trials: int) -> Tensor:

@@ -24,6 +24,7 @@ from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, block
 from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
+from proxdasa.problems.repeated import period_of
 from proxdasa.regularizers import Zero
 from proxdasa.runs import observing
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
@@ -202,7 +203,7 @@ class Setup:
         self.check_weights()
         task = Task(
             self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions,
-            self.first_named,
+            self.first_named, period_of(self.problem),
         )  # fmt: skip
         if transport is None and not self.exact:
             self.check_memory()

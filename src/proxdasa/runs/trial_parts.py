@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Algorithm
-from proxdasa.problems import Repeated
+from proxdasa.problems.repeated import period_of
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
 from proxdasa.runs.compiling import compiles
 from proxdasa.runs.identity import is_ours
@@ -43,8 +43,8 @@ def divide(setup: Setup) -> list[range]:
     # A measure or a regularizer of a user may hold values by trial that we know nothing of.
     if not all(map(is_ours, [*(metric.of for metric in setup.metrics), setup.regularizer])):
         return whole
-    unit = setup.problem.trials if isinstance(setup.problem, Repeated) else 1
-    if setup.trials % unit or (unit > 1 and _draws(setup)):
+    unit = period_of(setup.problem) or 1
+    if setup.trials % unit:
         return whole
     units = setup.trials // unit
     most = min(units, setup.trials * setup.network.n * setup.problem.dim // SIZE)
@@ -54,12 +54,6 @@ def divide(setup: Setup) -> list[range]:
         return whole
     bounds = [units * number // count * unit for number in range(count + 1)]
     return [range(*pair) for pair in itertools.pairwise(bounds)]
-
-
-def _draws(setup: Setup) -> bool:
-    """Whether messages are compressed at random; those words are named by trials that are not repeated."""
-    compression = getattr(setup.mixing, "compression", None)
-    return compression is not None and bool(compression.compressor.words(setup.problem.dim))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,7 +78,7 @@ class Part(Setup):
     @property
     def first_named(self) -> int:  # type: ignore[override]
         """The trial by which the samples of the first trial are named."""
-        return 0 if isinstance(self.problem, Repeated) else self.chosen.start
+        return 0 if period_of(self.problem) else self.chosen.start
 
     @property
     def place(self) -> dict[str, Any]:

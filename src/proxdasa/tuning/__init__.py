@@ -1,8 +1,8 @@
 """Tuning: many settings of a method's parameters in one run.
 
 Trials are stacked anyway and parameters may differ by trial, so S settings with R trials each are one run of S · R
-trials. All settings see the same samples and starting points (`problems.Repeated`): each block of R trials is the run
-that `proxdasa.run` would make with its setting, so settings differ by their parameters alone.
+trials. All settings see the same samples, starting points and events (`problems.Repeated`): each block of R trials is
+the run that `proxdasa.run` would make with its setting, so settings differ by their parameters alone.
 """
 
 from typing import TYPE_CHECKING

@@ -142,17 +142,6 @@ def halve(
     With ``saving`` the end of each rung is kept, in a folder of its own. The same search then makes no finished rung
     again, and continues an interrupted one from its last checkpoint.
     """
-    if base.conditions:
-        raise ValueError(
-            "conditions: a quick search compares beginnings of runs, and its stacked settings would see other events "
-            "than a run does; search without conditions, or give a grid"
-        )
-    compression = getattr(base.mixing, "compression", None)
-    if compression is not None and compression.compressor.words(base.problem.dim):
-        raise ValueError(
-            f"mixing: {base.mixing} draws random numbers, which a quick search would draw in another order than a run; "
-            "choose a compressor without, such as TopK, or give a grid"
-        )
     race = _Race(base, _lean(base, measure), measure, Search(base, settings).check(measure, largest), progress, saving)
     ranking: list[Outcome] = []
     for rung in plan_rungs(len(settings), base.iterations):
