@@ -212,6 +212,7 @@ def test_keeps_the_laws_of_all_methods(method):
     left_out = {
         "tracking": method not in TRACKERS,
         "pausing": method not in TRACKERS,
+        "late": method in TRACKERS,
         "streams": method in FULL_GRADIENTS,
         "sparsity": not method.facts.composite,
         "single": method is algorithms.SPPDM,  # whose steps depend on the number of neighbours

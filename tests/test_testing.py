@@ -6,10 +6,10 @@ from typing import ClassVar, NamedTuple
 import pytest
 import torch
 
-from proxdasa.algorithms import ProxDASA, ProxDASAGT
-from proxdasa.contracts import Averaging, Facts
+from proxdasa.algorithms import DPSGD, PGExtra, ProxDASA, ProxDASAGT
+from proxdasa.contracts import Averaging, Facts, Tracking
 from proxdasa.schedules import Alpha, Number, constant
-from proxdasa.testing import LawError, check_algorithm, laws, laws_of_results
+from proxdasa.testing import LawError, check_algorithm, laws, laws_of_claims, laws_of_results
 from proxdasa.testing.case import Verbs
 from tests.setups import LocalSteps
 
@@ -18,7 +18,7 @@ from tests.setups import LocalSteps
 class Sound:
     """DProxSGT with its parts as methods of their own, so that each can be broken alone."""
 
-    facts: ClassVar[Facts] = Facts("sound", vectors=2, gradients=1)
+    facts: ClassVar[Facts] = Facts("sound", vectors=2, gradients=1, tracking=Tracking("y", "g"))
 
     gamma: Number = 0.3
 
@@ -397,6 +397,7 @@ BROKEN = [
 def shorter(monkeypatch):
     """At γ = 0.3 sixty iterations are enough."""
     monkeypatch.setattr(laws_of_results, "LONG", 60)
+    monkeypatch.setattr(laws_of_claims, "LONG", 60)
 
 
 @pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
@@ -407,21 +408,21 @@ def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
 
 
 def test_every_law_has_been_seen_to_fail():
-    seen = {name for _, broken in BROKEN for name in broken} | {"averaging"}  # that one has a test of its own, below
+    seen = {name for _, broken in BROKEN for name in broken} | {"averaging", "late"}  # which have tests of their own
     assert seen == {law.name for law in (*laws.FOUNDATIONS, *laws.LAWS)}
 
 
 def test_a_sound_method_keeps_all_laws():
     report = check_algorithm(Sound(), tracks={"y": "g"})
-    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS) - 1
-    assert set(report.left_out) == {"averaging"}
+    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS) - 2
+    assert set(report.left_out) == {"averaging", "late"}
     assert str(report).startswith(f"Sound keeps {len(report.checked)} laws: contract, shapes, ")
 
 
 def test_a_sound_method_with_local_steps_keeps_all_laws(monkeypatch):
     monkeypatch.setattr(laws_of_results, "LONG", 200)
     report = check_algorithm(LocalSteps(), tracks={"y": "g"})
-    assert set(report.left_out) == {"averaging"}
+    assert set(report.left_out) == {"averaging", "late"}
 
 
 class HearsNothing(LocalSteps):
@@ -443,12 +444,22 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
     """No tracker was named, no averaged gradient is declared, and Ψ = 0 is."""
 
     class Plain(Sound):
-        facts = Sound.facts._replace(composite=False)
+        facts = Sound.facts._replace(composite=False, tracking=None, keeps_errors=True)
 
     report = check_algorithm(Plain())
     assert set(report.left_out) == {"tracking", "pausing", "averaging", "sparsity"}
     assert "left out: sparsity (it declares that it handles only Ψ = 0)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
+
+
+@pytest.mark.parametrize(("method", "keeps"), [(PGExtra(0.2), False), (DPSGD(0.2), True)], ids=str)
+def test_what_a_method_says_of_late_messages_must_be_true(method, keeps):
+    class Claims(type(method)):
+        facts = method.facts._replace(keeps_errors=keeps)
+
+    with pytest.raises(LawError, match=rf"facts\s+have\s+keeps_errors={keeps}") as caught:
+        check_algorithm(Claims(method.gamma))
+    assert set(caught.value.laws) == {"late"}
 
 
 def test_a_bound_on_eigenvalues_is_respected(monkeypatch):

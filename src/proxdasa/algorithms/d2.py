@@ -31,7 +31,7 @@ class D2(ProximalStep):
     """
 
     facts: ClassVar[Facts] = Facts(
-        "D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3, step="gamma"
+        "D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3, step="gamma", keeps_errors=True
     )
 
     class State(NamedTuple):

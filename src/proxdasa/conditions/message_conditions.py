@@ -40,7 +40,7 @@ class MessageNoise:
 
     def begin(self, draws: Draws) -> Events:
         """Draw noise for each message."""
-        return lambda number, links, width: self.std * draws.normals(number, links, width)
+        return lambda number, links, width: draws.normals(number, links, width).mul_(self.std)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class StaleMessages:
 
     W x has the same mean as x, but this has not: each receiver has rows of other iterations. Where rows settle, the
     error ends, and a method that forgets its past ends as near to the solution as without delays. A gradient tracker
-    does not forget: what its mean has lost stays lost, and the method ends elsewhere, which a `TrackerWarning` says.
+    does not forget, nor does a method that adds up differences between neighbours, such as PG-EXTRA: what its mean has
+    lost stays lost, and the method ends elsewhere, which a `TrackerWarning` says.
 
     Mixing has one round for each iteration, because a second one would mix rows that are not there yet.
 
@@ -79,7 +80,7 @@ class StaleMessages:
 
 
 class TrackerWarning(UserWarning):
-    """The means that a gradient tracker needs do not survive these conditions, so the method ends elsewhere.
+    """The means that a tracker, or another correction, needs do not survive these conditions; it ends elsewhere.
 
     Examples:
         >>> import warnings

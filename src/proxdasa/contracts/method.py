@@ -86,6 +86,10 @@ class Facts(NamedTuple):
     does, and not otherwise. None if it sends in every iteration."""
     tracking: Tracking | None = None
     """Its tracker, if it has one, and what that tracks."""
+    keeps_errors: bool = False
+    """Whether, without a tracker, it adds up differences between neighbours from the first iteration on: an error in
+    the mean over agents of what they receive, such as late messages make, then stays for ever. The law "late" of
+    `proxdasa.testing` checks the claim."""
 
     def interval(self, algorithm: Algorithm) -> int:
         """The number of iterations from one in which the method sends to the next."""

@@ -83,7 +83,8 @@ def check_method(
 
 def check_conditions(conditions: Sequence[Condition], network: Network, mixing: Mixing) -> None:
     """Refuse conditions that are none, and mixings for which a changing W is not W."""
-    if not all(callable(getattr(each, "begin", None)) for each in conditions):
+    listed = isinstance(conditions, Sequence) and not any(isinstance(each, type) for each in conditions)
+    if not listed or not all(callable(getattr(each, "begin", None)) for each in conditions):
         raise TypeError(f"conditions must be a list of proxdasa.conditions, such as LinkLoss(0.1); got {conditions!r}")
     if not conditions and not network.rounds:
         return
@@ -99,15 +100,26 @@ def check_conditions(conditions: Sequence[Condition], network: Network, mixing: 
 
 
 def warn_of_delays(conditions: Sequence[Condition], algorithm: Algorithm) -> None:
-    """Warn if messages are late and the method has a tracker, whose mean then is wrong for ever."""
-    tracking = algorithm.facts.tracking
-    if tracking and longest_delay(conditions):
-        caller_warnings.warn(
-            f"{algorithm.facts.title} has a tracker, {tracking.tracker}, and messages that are late change its mean, "
-            f"which then differs from that of {tracking.tracked} for ever: the method will end away from the solution. "
-            "Methods without a tracker, such as Prox-DASA, forget such errors",
-            TrackerWarning,
+    """Warn if messages are late and the method needs means over agents that then are wrong for ever."""
+    facts = algorithm.facts
+    if not longest_delay(conditions) or not (facts.tracking or facts.keeps_errors):
+        return
+    if facts.tracking:
+        tracker, tracked = facts.tracking
+        why = (
+            f"has a tracker, {tracker}, and messages that are late change its mean, which then differs from that of "
+            f"{tracked} for ever"
         )
+    else:
+        why = (
+            "adds up differences between neighbours from the first iteration on, and messages that are late change "
+            "their mean over agents, which should be 0, for ever"
+        )
+    caller_warnings.warn(
+        f"{facts.title} {why}: the method will end away from the solution. Methods that forget such errors, such as "
+        "Prox-DASA, do not mind",
+        TrackerWarning,
+    )
 
 
 def check_compression(

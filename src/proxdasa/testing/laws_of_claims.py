@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import warnings
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
+from proxdasa.conditions import StaleMessages, TrackerWarning
 from proxdasa.mixing import Gossip
 from proxdasa.testing.case import BAD_WEATHER, STEPS, Case, Verbs, quadratic, random_state, rows, walk
-from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
+from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, close, largest, law
 
 
 @law(usually="a variable that is kept, and perhaps sent, but not used; or one that only the equations use")
@@ -129,6 +131,29 @@ def _check_means(tracks: Mapping[str, str], state: Mapping[str, Tensor], when: s
         u, v = state[tracker].mean(1), state[tracked].mean(1)
         if not close(u, v):
             raise Violation(f"{when} the means of {tracker} and {tracked} differ by {largest(u - v):.2g}")
+
+
+@law(
+    usually="differences between neighbours that are added up from the first iteration on; facts.keeps_errors=True "
+    "declares them, so that a run whose messages are late begins with a warning"
+)
+def late(case: Case) -> None:
+    """If messages are late, it ends where it ends without delays, unless facts declare that it keeps errors."""
+    facts, x0 = case.algorithm.facts, rows()
+    if facts.tracking or case.tracks:
+        raise NotApplicable("it has a tracker, and a run whose messages are late begins with a warning")
+    settings = {"regularizer": case.regularizer, "iterations": LONG, "x0": x0}
+    with warnings.catch_warnings(action="ignore", category=TrackerWarning):
+        punctual, delayed = (
+            case.setup(quadratic(), case.star, conditions=chosen, **settings).run().x
+            for chosen in ((), (StaleMessages(6),))
+        )
+    moved, apart = largest(x0 - punctual), largest(delayed - punctual)
+    if (apart <= NEAR * moved) == facts.keeps_errors:
+        raise Violation(
+            f"after {LONG} iterations x differed by {apart:.2g} if messages were late, and had moved by {moved:.2g}; "
+            f"facts have keeps_errors={facts.keeps_errors}"
+        )
 
 
 @law(usually="facts.averaging names another variable or step size, or z averages something else than gradients")
