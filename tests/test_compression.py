@@ -1,6 +1,7 @@
 """Small messages: compressors, what engines make of them, and what they cost."""
 
 import dataclasses
+import re
 import warnings
 
 import hypothesis.strategies as st
@@ -8,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import conditions, configs, networks, optim, problems, regularizers
+from proxdasa.cli import app
+from proxdasa.cli.shared_options import NetworkOptions
 from proxdasa.compressors import QSGD, BFloat16, Float16, RandK, SignNorm, TopK, packing
 from proxdasa.mixing import CompressedGossip
 from proxdasa.runs.footprint import footprint
@@ -19,6 +23,7 @@ from proxdasa.runs.setup import Setup
 from proxdasa.samples import COMPRESSION as STREAM
 from proxdasa.samples import Words
 from tests import transcription
+from tests.processes import write_config
 from tests.setups import METHODS, digest, in_threads
 from tests.test_algorithms import PlainGradient, quadratic
 
@@ -422,3 +427,64 @@ def test_it_needs_memory_for_copies():
     compressed = dataclasses.replace(plain, mixing=CompressedGossip(QSGD(4), 0.1))
     needed = [footprint(each.algorithm, each.problem, each.network, each.mixing, 1) for each in (plain, compressed)]
     assert needed[1] - needed[0] == 8 * 6 * (3 * 8 + 16)
+
+
+MIXINGS = {
+    "Gossip(2)": proxdasa.Gossip(2),
+    "Chebyshev": proxdasa.Chebyshev(),
+    "Every(5, Gossip(rounds=auto))": proxdasa.Every(5, proxdasa.Gossip("auto")),
+    "CompressedGossip(TopK(0.1), step=0.3)": CompressedGossip(TopK(0.1), 0.3),
+    "CompressedGossip(QSGD(bits=4), [0.3, 0.2])": CompressedGossip(QSGD(4), (0.3, 0.2)),
+}
+
+
+@pytest.mark.parametrize("text", MIXINGS)
+def test_the_command_line_names_mixings(text):
+    assert configs.calls.mixing(text) == MIXINGS[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "Gosip(2)",
+            "there is no mixing 'Gosip'; accepted: Gossip, Chebyshev, Every, CompressedGossip, in a call such",
+        ),
+        ("Gossip(0)", 'rounds must be a whole number of at least 1, or "auto"; got 0'),
+        ("Gossip(2, 3)", "too many positional arguments; Gossip accepts rounds"),
+        ("CompressedGossip(TopK(0.1))", "step is missing; CompressedGossip needs it"),
+        ("CompressedGossip(TopQ(0.1), 0.3)", "cannot be read: there is no 'TopQ'"),
+        ("CompressedGossip(Gossip(1), 0.3)", "there is no compressor 'Gossip'; accepted: TopK, RandK"),
+        ("CompressedGossip(TopK(2), 0.3)", "share must be a number between 0 and 1; got 2"),
+    ],
+)
+def test_a_mixing_that_cannot_be_read_is_refused(text, said):
+    with pytest.raises(configs.ConfigError, match=re.escape(said)):
+        configs.calls.mixing(text)
+
+
+def test_the_commands_take_a_mixing_in_place_of_the_files(tmp_path):
+    file = write_config(tmp_path / "run.toml", iterations=4)
+    text = "CompressedGossip(RandK(0.5), step=0.3)"
+    expected = dataclasses.replace(configs.read(file), mixing=CompressedGossip(RandK(0.5), 0.3))
+    options = ["-o", str(tmp_path / "out"), "--mixing", text]
+    done = CliRunner().invoke(app, ["run", str(file), *options])
+    assert done.exit_code == 0, done.output
+    result = proxdasa.load(tmp_path / "out")
+    assert torch.equal(result.x, expected.run().x)
+    assert result.config["mixing"]["compressor"] == {"name": "RandK", "share": 0.5}
+    done = CliRunner().invoke(
+        app, ["tune", str(file), "-o", str(tmp_path / "tuned"), "--mixing", text, "--grid", "gamma=0.01,0.02"]
+    )
+    assert done.exit_code == 0, done.output
+    assert proxdasa.load(tmp_path / "tuned" / "sweep").config["mixing"] == result.config["mixing"]
+    refused = CliRunner().invoke(app, ["run", str(file), *options, "--overwrite", "--condition", "LinkLoss(0.1)"])
+    assert refused.exit_code == 2
+    assert "conditions exclude each other" in " ".join(refused.output.split())
+
+
+def test_processes_are_launched_with_the_options_of_the_network():
+    options = NetworkOptions(["LinkLoss(0.3)", "Outages(200, 20)"], "Every(5)")
+    assert options.arguments() == [
+        "--condition", "LinkLoss(0.3)", "--condition", "Outages(200, 20)", "--mixing", "Every(5)",
+    ]  # fmt: skip

@@ -99,6 +99,20 @@ def test_rungs_have_the_rests_graphs_and_events_of_their_true_iterations(changes
         assert outcome.values == pytest.approx(then, rel=1e-9)
 
 
+def test_a_search_for_gamma_auto_meets_the_conditions_of_the_command_line(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(FILE.replace("400", "20"))
+    options = ["--condition", "LinkLoss(0.9)", "--mixing", "Gossip(2)"]
+    done = CliRunner().invoke(cli.app, ["run", str(file), "-o", str(tmp_path / "out"), *options])
+    assert done.exit_code == 0, done.output
+    base = dataclasses.replace(read(file, auto=1.0), conditions=[LinkLoss(0.9)], mixing=proxdasa.Gossip(2))
+    best = tuning.halve(base, tuning.default_settings(base)).best
+    config = proxdasa.load(tmp_path / "out").config
+    assert config["algorithm"]["gamma"] == best["gamma"]
+    assert config["conditions"] == [{"name": "LinkLoss", "probability": 0.9}]
+    assert config["mixing"]["rounds"] == 2
+
+
 @dataclasses.dataclass(frozen=True)
 class Counted:
     """A problem that knows how often its gradients were taken."""

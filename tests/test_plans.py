@@ -427,6 +427,16 @@ def test_changing_graphs_on_the_command_line(tmp_path):
     assert [row["period"] for row in json.loads((tmp_path / "plan.json").read_text())][-1] == 4
 
 
+def test_a_mixing_on_the_command_line(tmp_path):
+    result = call("plan", "ring(8)", "--mixing", "Every(5, Chebyshev(3))", "-o", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    expected = proxdasa.plan(networks.ring(8), mixing=proxdasa.Chebyshev(3), every=5)
+    assert json.loads((tmp_path / "plan.json").read_text())[0]["mixings"][-1]["m"] == expected.mixings[-1].m == 3
+    refused = call("plan", "ring(8)", "--mixing", "CompressedGossip(TopK(0.1), step=0.1)")
+    assert refused.exit_code == 2
+    assert "--mixing: plans know Gossip, Chebyshev, and Every of these" in " ".join(refused.stderr.split())
+
+
 # weightings
 
 

@@ -26,9 +26,10 @@ ANY = 1.0
 """Takes the place of γ in the set-up of a search, which tries others."""
 
 
-def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
+def settle(file: Path, output: Path, make_room: Callable[[], None], adapt: Callable[[Setup], Setup]) -> Path:
     """The file itself or, if it has gamma = "auto", one in ``output`` with what a quick search has found.
 
+    ``adapt`` makes of the set-up of the file that of the run, to which the command line may have added something.
     The search takes place before processes are launched, and they read the file that it has written.
     """
     with outcomes(output):
@@ -42,7 +43,7 @@ def settle(file: Path, output: Path, make_room: Callable[[], None]) -> Path:
                 f'{file}: algorithm.gamma: "auto" is searched for by one process; use --processes in place of torchrun '
                 "or mpiexec, or proxdasa tune FILE --quick first, and write the numbers that it finds into the file"
             )
-        setup = configs.read(file, auto=ANY)
+        setup = adapt(configs.read(file, auto=ANY))
         averaging = setup.algorithm.facts.averaging
         given = [averaging.step_size] if averaging and averaging.step_size in settings["algorithm"] else []
         with records.claim(output):

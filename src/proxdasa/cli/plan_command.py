@@ -14,6 +14,7 @@ from proxdasa.cli.auto_gamma import ANY
 from proxdasa.cli.display import input_errors, output_option, say, show_table, show_written
 
 if TYPE_CHECKING:
+    from proxdasa.contracts import Mixing
     from proxdasa.networks import Network
     from proxdasa.runs.setup import Setup
 
@@ -49,6 +50,14 @@ def plan(
             help="L, for all conditions on α; [b]estimate[/] takes 21 full gradients of a run's problem.",
         ),
     ] = None,
+    mixing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CALL",
+            help="A protocol to plan for beside those of the paper's rules, such as [b]Gossip(5)[/] or "
+            "[b]Every(5, Chebyshev(3))[/]; default: that of the run.",
+        ),
+    ] = None,
     output: Annotated[Path | None, output_option("Folder for plan.json, plan.csv and graphs.png.")] = None,
 ) -> None:
     """Predict rounds, step sizes, transient time and messages for a graph, by the paper's rules.
@@ -63,7 +72,10 @@ def plan(
         file = Path(graph) if graph and graph.endswith(RUNS) else None
         unknown = file is not None and configs.asks_auto(configs.load(file))
         setup = configs.read(file, try_step=False, auto=ANY) if file else None
-        settings: dict[str, Any] = plans.settings(setup, _method(method)) if setup else {}
+        chosen = _mixing(mixing)
+        setup = replace(setup, mixing=chosen) if setup and chosen else setup
+        settings: dict[str, Any] = plans.protocol(chosen) if chosen else {}
+        settings |= plans.settings(setup, _method(method)) if setup else {}
         settings |= {"gamma": None} if unknown else {}
         given = {"method": _method(method), "K": iterations, "d": dim, "gamma": gamma, **_lipschitz(lipschitz, setup)}
         settings |= {name: value for name, value in given.items() if value is not None}
@@ -90,6 +102,15 @@ def _method(name: str | None) -> Any:
     if name is not None and name not in methods:
         raise ValueError(f"--method: there is no method {name!r}; accepted: {', '.join(methods)}")
     return methods.get(name or "")
+
+
+def _mixing(text: str | None) -> Mixing | None:
+    if text is None:
+        return None
+    mixing = configs.calls.mixing(text)
+    if plans.protocol(mixing)["mixing"] is None:
+        raise ValueError(f"--mixing: plans know Gossip, Chebyshev, and Every of these; got {text}")
+    return mixing
 
 
 def _lipschitz(given: str | None, setup: Setup | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from proxdasa.cli.display import err, input_errors, output_option, say, show_fin
 from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.process_advice import ProcessAdvice
 from proxdasa.cli.progress_display import add_audience_options, note, print_end, progress
-from proxdasa.cli.shared_options import Jobs, add_options
+from proxdasa.cli.shared_options import Jobs, NetworkOptions, add_network_options, add_options
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import RENDEZVOUS, TIMEOUT
 from proxdasa.engines.launch.launcher import launch, mark_reported
@@ -87,9 +87,11 @@ def _add_process_options(command: Callable[..., None]) -> Any:
 
 
 @add_audience_options
+@add_network_options
 @_add_process_options
 def run(
     options: ProcessOptions,
+    network: NetworkOptions,
     file: Annotated[Path, typer.Argument(help="A TOML file; see examples/quickstart.toml.")],
     output: Annotated[Path, output_option("Folder for the results.")],
     overwrite: Annotated[
@@ -102,14 +104,6 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Get the same bits for any number of processes; slower.")
     ] = False,
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CALL",
-            help="Something that goes wrong in the network, such as [b]LinkLoss(0.3)[/] or [b]Outages(200, 20)[/], "
-            "beside what the file has; may be given several times. See [b]proxdasa list[/].",
-        ),
-    ] = None,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
@@ -118,12 +112,12 @@ def run(
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
     make_room = partial(_make_room, output, overwrite)
-    file = settle(file, output, make_room)
+    file = settle(file, output, make_room, network.apply)
     arguments = ["run", str(file), "--output", str(output)]
     arguments += ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
     arguments += ["--exact"] * exact + ["--overwrite"] * overwrite
-    arguments += [part for text in condition or () for part in ("--condition", text)]
-    _start(options, arguments, partial(_read, file, exact, condition or ()), output, checkpoint_every, make_room)
+    arguments += network.arguments()
+    _start(options, arguments, partial(_read, file, exact, network), output, checkpoint_every, make_room)
 
 
 @add_audience_options
@@ -141,7 +135,9 @@ def resume(
                 "checkpoints regularly (--checkpoint-every)"
             )
         every = _read_every(config)
-    _start(options, ["resume", str(folder)], partial(_read, config, False, ()), folder, every, lambda: None)
+    _start(
+        options, ["resume", str(folder)], partial(_read, config, False, NetworkOptions()), folder, every, lambda: None
+    )
 
 
 def _start(
@@ -182,11 +178,10 @@ def _connect(options: ProcessOptions) -> Transport | None:
     return transport
 
 
-def _read(file: Path, exact: bool, conditions: Sequence[str], try_step: bool) -> Setup:
+def _read(file: Path, exact: bool, network: NetworkOptions, try_step: bool) -> Setup:
     """The set-up of a file, with what the command line adds to it."""
-    setup = configs.read(file, try_step)
-    added = [*map(configs.calls.condition, conditions)]
-    return dataclasses.replace(setup, exact=exact or setup.exact, conditions=(*setup.conditions, *added))
+    setup = network.apply(configs.read(file, try_step))
+    return dataclasses.replace(setup, exact=True) if exact else setup
 
 
 def _make_room(output: Path, overwrite: bool) -> None:

@@ -6,9 +6,15 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from proxdasa import configs
+
+if TYPE_CHECKING:
+    from proxdasa.runs.setup import Setup
 
 G = TypeVar("G")
 
@@ -43,3 +49,45 @@ def add_options(command: Callable[..., None], group: type[G], call: Callable[[G,
     more = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in added]
     extended.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
     return extended
+
+
+@dataclass(frozen=True)
+class NetworkOptions:
+    """How agents communicate, beside or in place of what a file says about it."""
+
+    condition: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CALL",
+            help="Something that goes wrong in the network, such as [b]LinkLoss(0.3)[/] or [b]Outages(200, 20)[/], "
+            "beside what the file has; may be given several times. See [b]proxdasa list[/].",
+        ),
+    ] = None
+    mixing: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CALL",
+            help="How agents mix, in place of what the file has, such as [b]Gossip(2)[/], [b]Every(5)[/] or "
+            "[b]CompressedGossip(TopK(0.1), step=0.3)[/].",
+        ),
+    ] = None
+
+    def apply(self, setup: Setup) -> Setup:
+        """The set-up of a file with these options."""
+        changes: dict[str, Any] = {}
+        if self.condition:
+            changes["conditions"] = (*setup.conditions, *map(configs.calls.condition, self.condition))
+        if self.mixing is not None:
+            changes["mixing"] = configs.calls.mixing(self.mixing)
+        return dataclasses.replace(setup, **changes) if changes else setup
+
+    def arguments(self) -> list[str]:
+        """The options as a command line has them."""
+        given = [("--condition", text) for text in self.condition or ()]
+        given += [] if self.mixing is None else [("--mixing", self.mixing)]
+        return [part for pair in given for part in pair]
+
+
+def add_network_options(command: Callable[..., None]) -> Any:
+    """The command with these options, which it gets as ``network``."""
+    return add_options(command, NetworkOptions, lambda options, given: command(network=options, **given))

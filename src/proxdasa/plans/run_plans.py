@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxdasa.contracts import Algorithm
+from proxdasa.contracts import Algorithm, Mixing
 from proxdasa.mixing import Chebyshev, Every, Gossip
 from proxdasa.plans.planning import TRACKING
 from proxdasa.plans.theory import conditions, contraction, strictest, varrho
@@ -20,22 +20,25 @@ def settings(setup: Setup, method: type[Algorithm] | None = None) -> dict[str, A
 
     γ is among them only if it is the same for all trials.
     """
-    γ, mixing, every = getattr(setup.algorithm, "gamma", None), setup.mixing, 1
+    γ, every = getattr(setup.algorithm, "gamma", None), 1
     if method is None:
         every = setup.algorithm.facts.interval(setup.algorithm)
-    if isinstance(mixing, Every):
-        # Both send in iteration k only if k + 1 is a multiple of their numbers.
-        every = math.lcm(every, mixing.period)
-        mixing = mixing.mixing
     return {
         "method": method or type(setup.algorithm),
         "K": setup.iterations,
         "d": setup.problem.dim,
         "dtype": setup.problem.dtype,
         "gamma": γ if isinstance(γ, int | float) else None,
-        "mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None,
-        "every": every,
+        **protocol(setup.mixing, every),
     }
+
+
+def protocol(mixing: Mixing, every: int = 1) -> dict[str, Any]:
+    """The arguments of `plan` that a mixing determines, for a method that sends in every so many iterations."""
+    if isinstance(mixing, Every):
+        # Both send in iteration k only if k + 1 is a multiple of their numbers.
+        every, mixing = math.lcm(every, mixing.period), mixing.mixing
+    return {"mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None, "every": every}
 
 
 def departure(setup: Setup) -> str | None:
