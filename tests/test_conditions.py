@@ -77,19 +77,39 @@ def test_the_matrix_of_every_round_is_symmetric_doubly_stochastic_and_on_the_gra
     assert not all(seen), "something must fail"
 
 
-@given(st.floats(0, 1), st.integers(0, 2**64 - 1), st.integers(0, 1000))
-def test_any_loss_gives_such_a_matrix(probability, seed, number):
-    network = GRAPHS["star"]
-    (W,) = matrix(network, Weather([LinkLoss(probability)], network, trials=1, seed=seed), number)
-    torch.testing.assert_close(W.sum(dim=0), torch.ones(5, dtype=W.dtype))
+MEANS = st.floats(2, 50)
+ANY = st.one_of(
+    st.builds(LinkLoss, st.floats(0, 1)),
+    st.builds(Bursts, MEANS, MEANS),
+    st.builds(Outages, MEANS, MEANS),
+    st.builds(lambda agent, k, length: Downtimes([(agent, k, k + length)]), *map(st.integers, (0, 0, 1), (4, 99, 99))),
+    st.builds(Participation, st.floats(0.01, 1)),
+    st.builds(lambda agent, period: Stragglers([(agent, period)]), st.integers(0, 4), st.integers(1, 9)),
+)
+
+
+@given(
+    st.lists(ANY, min_size=1, max_size=3), st.sampled_from([*GRAPHS]), st.booleans(), st.integers(0, 2**64 - 1),
+    st.integers(0, 100), st.integers(0, 1000),
+)  # fmt: skip
+def test_any_conditions_give_such_a_matrix(chosen, graph, exact, seed, k, number):
+    network = GRAPHS[graph]
+    weather = Weather(chosen, network, trials=1, seed=seed)
+    weather.enter(k)
+    (W,) = matrix(network, weather, number, exact)
+    torch.testing.assert_close(W.sum(dim=0), torch.ones(network.n, dtype=W.dtype))
     assert torch.equal(W, W.T)
+    assert (W >= 0).all()
     assert not (W[torch.from_numpy(network.W.toarray() == 0)]).any()
 
 
-def test_all_links_lost_is_the_identity():
-    network = GRAPHS["random"]
-    (W,) = matrix(network, Weather([LinkLoss(1.0)], network, trials=1, seed=0), 5)
-    torch.testing.assert_close(W, torch.eye(9, dtype=W.dtype))
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("graph", ["random", "large"])
+def test_all_links_lost_is_the_identity(graph, exact):
+    network = GRAPHS[graph]
+    for chosen in (LinkLoss(1.0), Downtimes([(agent, 0, 9) for agent in range(network.n)])):
+        (W,) = matrix(network, Weather([chosen], network, trials=1, seed=0), 5, exact)
+        torch.testing.assert_close(W, torch.eye(network.n, dtype=W.dtype))
 
 
 def test_an_agent_that_is_out_has_no_link():
@@ -175,6 +195,23 @@ def test_frequencies_and_lengths_are_as_declared():
     assert ends.min() > 0
 
 
+def test_agents_are_out_as_often_and_as_long_as_declared():
+    def look(condition, iterations):
+        weather, seen = Weather([condition], networks.ring(400), trials=2, seed=0), []
+        for k in range(iterations):
+            weather.enter(k)
+            assert weather.share == weather.active.double().mean()
+            seen.append(weather.active)
+        return torch.stack(seen)
+
+    assert abs(look(Participation(0.6), 300).double().mean() - 0.6) < 0.005
+    active = look(Outages(12, 4), 1000)[100:]
+    assert abs(active.double().mean() - 0.75) < 0.01
+    begins = ((~active[1:]) & active[:-1]).double().sum()
+    assert abs((~active).double().sum() / begins - 4) < 0.1, "mean length of an outage"
+    assert look(Stragglers([(1, 3)]), 9)[:, 0, 1].tolist() == [True, False, False] * 3
+
+
 QUADRATIC = problems.Quadratic(
     torch.diag_embed(torch.linspace(0.5, 1.5, 40, dtype=torch.float64).view(8, 5)),
     torch.tensor(np.random.default_rng(0).normal(size=(8, 5)) * 2),
@@ -243,6 +280,13 @@ def test_no_loss_is_the_perfect_run_bit_by_bit(name):
     assert torch.equal(dataclasses.replace(perfect, conditions=[LinkLoss(0.0)]).run().x, perfect.run().x)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("nothing", [LinkLoss(0.0), Downtimes([]), Participation(1.0), Stragglers([(0, 1)])], ids=str)
+def test_a_condition_under_which_nothing_happens_changes_no_bit(nothing, exact):
+    perfect = setup("prox-dasa-gt", mixing=proxdasa.Gossip(1), exact=exact)
+    assert torch.equal(dataclasses.replace(perfect, conditions=[nothing]).run().x, perfect.run().x)
+
+
 def test_the_simulator_agrees_with_exact_mode():
     for kind, chosen in KINDS.items():
         made = setup("prox-dasa-gt", conditions=chosen, mixing=proxdasa.Gossip(2))
@@ -259,11 +303,13 @@ def test_an_interrupted_run_meets_the_same_events(tmp_path):
         if k == 7:
             raise KeyboardInterrupt
 
-    stopped = made.run(interrupt, Saving(tmp_path))
-    assert stopped.iterations < 12
-    resumed, whole = made.run(None, Saving(tmp_path)), made.run()
-    assert torch.equal(resumed.x, whole.x)
-    assert resumed.records[-1]["samples"] == whole.records[-1]["samples"]
+    whole = made.run()
+    for size in (1, 2, 4):
+        folder = tmp_path / str(size)
+        assert made.run(interrupt, Saving(folder)).iterations < 12
+        resumed, *_ = in_threads(size, lambda transport, folder=folder: made.run(None, Saving(folder), transport))
+        assert torch.equal(resumed.x, whole.x)
+        assert resumed.records[-1]["samples"] == whole.records[-1]["samples"]
 
 
 def test_an_agent_that_is_out_keeps_its_state_and_draws_no_sample():
@@ -302,6 +348,9 @@ def test_divergence_is_found_where_it_happened():
         ({"conditions": [LinkLoss(0.1)], "mixing": proxdasa.Chebyshev(3)}, "Chebyshev.* is a polynomial of one W"),
         ({"conditions": [Downtimes([(8, 0, 1)])]}, "there is no agent 8: agents are numbered from 0 to 7"),
         ({"conditions": [0.3]}, "conditions must be a list of proxdasa.conditions"),
+        ({"conditions": LinkLoss(0.3)}, r"conditions must be a list of proxdasa.conditions, such as .*; got LinkLoss"),
+        ({"conditions": [LinkLoss]}, "conditions must be a list of proxdasa.conditions"),
+        ({"conditions": None}, "conditions must be a list of proxdasa.conditions"),
         ({"conditions": [Fog()]}, "Fog.concerns must be links, agents, messages or delays; got 'air'"),
     ],
 )
@@ -314,7 +363,8 @@ def test_what_cannot_be_is_refused(given, said):
     "make",
     [
         lambda: LinkLoss(1.5), lambda: Outages(1, 1), lambda: Bursts(0, 3), lambda: Participation(0.0),
-        lambda: Stragglers([(0, 0)]), lambda: Downtimes([(0, 5, 5)]),
+        lambda: Stragglers([(0, 0)]), lambda: Downtimes([(0, 5, 5)]), lambda: Stragglers([0, 3]),
+        lambda: Stragglers({1: 3}), lambda: Downtimes((0, 1, 5)), lambda: Downtimes([(0, 1)]),
     ],
 )  # fmt: skip
 def test_impossible_conditions_are_refused(make):
@@ -365,7 +415,11 @@ def test_a_file_and_the_command_line_name_them(tmp_path):
     ("text", "said"),
     [
         ("Fog(1)", "there is no condition 'Fog'; accepted: LinkLoss, "),
-        ("LinkLoss", "LinkLoss: write a call such as LinkLoss(0.3)"),
+        ("LinkLoss", "LinkLoss().probability is missing; LinkLoss needs it: a number"),
+        ("LinkLoss(0.3, 4)", "too many positional arguments; LinkLoss accepts probability"),
+        ("LinkLoss(0.1)(0.2)", "cannot be read: it is no call of one object"),
+        ("Outages(200, 20", "'(' was never closed; write a call such as LinkLoss(0.3)"),
+        ("Downtimes([(0, 5)])", "Downtimes([(0, 5)]).intervals[0] must be a list of 3 values; got [0, 5]"),
         ("LinkLoss(2)", "probability must be a number between 0 and 1; got 2"),
         ("LinkLoss(", "cannot be read"),
     ],

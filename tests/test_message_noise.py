@@ -22,10 +22,7 @@ def test_each_message_that_arrives_has_noise_of_its_own(network, exact):
     """Against the equation, with loops, for two tensors that travel together."""
     n, d, trials = network.n, 3, 2
     weather = Weather(BAD, network, trials, seed=4)
-    everyone = np.arange(n)
-    product = VaryingProduct(
-        network.W, range(n), everyone, network.edges, torch.float64, exact, rounds=network.rounds
-    )  # fmt: skip
+    matrices = network.W, range(n), np.arange(n), network.edges, torch.float64, exact, network.rounds
     x = torch.randn(2, trials, n, d, dtype=torch.float64)
     number = 7
     weather.enter(3)
@@ -43,7 +40,7 @@ def test_each_message_that_arrives_has_noise_of_its_own(network, exact):
             arrives = (min(i, j), max(i, j)) in up
             came = x[:, t, j] + noise[t, place].view(2, d) if arrives else x[:, t, i]
             expected[:, t, i] += W[i, j] * came
-    found = product.in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
+    found = VaryingProduct(*matrices).in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 

@@ -13,6 +13,9 @@ import proxdasa
 from proxdasa import configs, networks, problems
 from proxdasa.cli import app
 from proxdasa.conditions import Downtimes, LinkLoss, MessageNoise, Outages, StaleMessages, TrackerWarning, Weather
+from proxdasa.conditions.events import Draws
+from proxdasa.engines.late_rows import Aged
+from proxdasa.engines.varying_products import VaryingProduct
 from proxdasa.runs.footprint import footprint
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
@@ -167,6 +170,42 @@ def test_large_graphs_too():
     torch.testing.assert_close(made.run().x, dataclasses.replace(made, exact=True).run().x, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("ages", [(3,), (126,), (127,), (200, 3), (200, 100)], ids=str)
+def test_any_number_of_ages(ages):
+    """Those of sparse products are bytes where they fit; in exact mode they never are."""
+    n, span, network = 40, sum(ages) + 1, networks.ring(40)
+    weather = Weather([LinkLoss(0.2), *map(StaleMessages, ages)], network, trials=2, seed=1)
+    sparse, exact = (
+        VaryingProduct(network.W, range(n), np.arange(n), network.edges, torch.float64, exact=each)
+        for each in (False, True)
+    )
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(4, span, n, 1)))
+    for number, newest in ((0, 0), (1, 1), (70, span - 1), (71, span // 2)):
+        found, expected = (each.in_weather(Aged(table, newest), weather, number) for each in (sparse, exact))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert weather.ages(0).max() > 0.9 * sum(ages)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 32, 33, 1000])
+def test_whole_numbers_are_those_of_the_uniform_ones(count):
+    draws = Draws(0, 0, trials=2, items=30)
+    for block in (0, 3):
+        assert torch.equal(draws.whole(block, count).long(), (draws(block) * count).long())
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+def test_rows_of_the_last_observation_are_not_overwritten():
+    """The replay that finds where a trial diverged goes back to them, over more iterations than there are ages."""
+    made = Setup(
+        Twice(proxdasa.per_trial([1e16, 0.1])), QUADRATIC, networks.ring(N), conditions=[StaleMessages(2)], trials=2,
+        iterations=24, observe_every=12,
+    )  # fmt: skip
+    found, followed = made.run(), dataclasses.replace(made, observe_every=1).run()
+    assert found.diverged == followed.diverged
+    assert 14 < found.diverged[0].iteration < 24
+    torch.testing.assert_close(found.x[1], followed.x[1], rtol=0, atol=1e-12)
+
+
 @TRACKER
 @pytest.mark.parametrize("name", ["prox-dasa", "prox-dasa-gt", "sppdm"])
 def test_age_0_is_the_perfect_run_bit_by_bit(name):
@@ -291,6 +330,21 @@ def test_a_tracker_is_warned_of_once():
     assert len(caught) == 1
     for quiet in ([StaleMessages(0)], [LinkLoss(0.1)]):
         dataclasses.replace(made, conditions=quiet).run()
+
+
+@pytest.mark.parametrize(
+    "method", [proxdasa.PGExtra(0.2), proxdasa.D2(0.1), proxdasa.SPPDM(2.0, 0.2, 0.5, 0.9, 0.1)], ids=repr
+)
+def test_so_is_a_method_that_adds_up_differences(method):
+    """It ends elsewhere if messages are late, and at the solution if links or agents fail."""
+    network = networks.from_matrix((networks.ring(N).W.toarray() + np.eye(N)) / 2)
+    settings = {"iterations": 800, "observe_every": 800, "metrics": ()}
+    solution = torch.linalg.solve(QUADRATIC.A.mean(0), QUADRATIC.b.mean(0))
+    with pytest.warns(TrackerWarning, match="adds up differences between neighbours from the first iteration on"):
+        late = proxdasa.run(method, QUADRATIC, network, conditions=[StaleMessages(2)], **settings).x
+    assert (late - solution).norm(dim=-1).max() > 0.05
+    found = proxdasa.run(method, QUADRATIC, network, conditions=[LinkLoss(0.2), Outages(50, 10)], **settings).x
+    assert (found - solution).norm(dim=-1).max() < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
-from proxdasa.checks import check_positive, check_probability, check_whole
+from proxdasa.checks import check_positive, check_probability, check_whole, invalid
 from proxdasa.conditions.events import Chain, Draws, Events
 from proxdasa.conditions.means import check_means
 
@@ -61,6 +61,7 @@ class Downtimes:
     concerns: ClassVar[Literal["agents"]] = "agents"
 
     def __post_init__(self) -> None:
+        _check_entries(self.intervals, 3, "intervals", "(agent, first iteration, first iteration after it)")
         for agent, start, stop in self.intervals:
             check_whole(agent, "the agent of a downtime", least=0)
             check_whole(start, "the start of a downtime", least=0)
@@ -123,6 +124,7 @@ class Stragglers:
     concerns: ClassVar[Literal["agents"]] = "agents"
 
     def __post_init__(self) -> None:
+        _check_entries(self.periods, 2, "periods", "pairs (agent, s)")
         for agent, period in self.periods:
             check_whole(agent, "the agent of a straggler", least=0)
             check_whole(period, "the period of a straggler", least=1)
@@ -134,6 +136,13 @@ class Stragglers:
             check_agent(agent, draws.items)
             periods[agent] = period
         return lambda block: (draws.times(block) % periods == 0).expand(-1, draws.trials, -1)
+
+
+def _check_entries(given: Any, length: int, name: str, entries: str) -> None:
+    """Refuse anything but a list of entries of this length."""
+    listed = isinstance(given, Sequence)
+    if not listed or not all(isinstance(entry, Sequence) and len(entry) == length for entry in given):
+        raise invalid(name, f"a list of {entries}", given)
 
 
 def check_agent(agent: int, n: int) -> None:

@@ -17,6 +17,11 @@ from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
 from proxdasa.conditions.pace import Pace
 from proxdasa.contracts import Network
 
+CALM = 8
+"""Times of the spell in which all links are up, if none ever fails."""
+FEW = 255
+"""As many truth values can be counted in a byte."""
+
 
 class Spell(NamedTuple):
     """The links during consecutive times, which are looked at together: one at a time would take longer."""
@@ -77,6 +82,9 @@ class Weather:
         # The tensors of a mixing step go through the same rounds one after the other, perhaps into the next spell.
         self._spells: deque[Spell] = deque(maxlen=2)
         self._counted: tuple[Spell | None, list[int]] = (None, [])  # a spell, and how many links are up at its times
+        self._calm = None
+        if not (self._links or self._agents or self._present is not None):
+            self._calm = Spell(0, torch.ones(trials, len(network.edges), CALM, dtype=torch.bool), CALM)
         self.enter(0)
 
     @property
@@ -112,7 +120,9 @@ class Weather:
     def ages(self, block: int) -> Tensor:
         """How old messages are in a block of rounds, ``[BLOCK, trials, directed links]``; several delays add up."""
         if self._held_ages[0] != block:
-            self._held_ages = block, functools.reduce(operator.add, (events(block) for events in self._delays))
+            drawn = (events(block) for events in self._delays)
+            small = self.oldest <= torch.iinfo(torch.uint8).max
+            self._held_ages = block, functools.reduce(operator.add, drawn if small else (each.long() for each in drawn))
         return self._held_ages[1]
 
     @property
@@ -137,6 +147,8 @@ class Weather:
         Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. Where both
         happen, the iterations of later rounds are predicted; a round that comes in another one is looked at again.
         """
+        if self._calm:
+            return self._calm, number % CALM
         time = number if self._by_rounds else self._k
         for spell in self._spells:
             place = time - spell.first
@@ -178,8 +190,7 @@ class Weather:
             if self._present is not None:
                 rounds = torch.arange(block * BLOCK, (block + 1) * BLOCK) % self._present.shape[1]
                 masks.append(self._present[:, rounds].expand(self.trials, -1, -1))
-            everything = torch.ones(self.trials, self._ends.shape[1], BLOCK, dtype=torch.bool)
-            self._held_links = block, _all(masks or [everything])
+            self._held_links = block, _all(masks)
         return self._held_links[1]
 
     def _ends_of_block(self) -> Tensor:
@@ -199,7 +210,10 @@ def longest_delay(conditions: Iterable[Any]) -> int:
 
 def _count(works: Tensor) -> list[int]:
     """How many items work at each time, of ``[trials, items, times]``; several times as fast as torch's sum."""
-    counts: list[int] = np.add.reduce(works.numpy().view(np.uint8), axis=(0, 1), dtype=np.int64).tolist()
+    items = works.flatten(0, 1).numpy().view(np.uint8)
+    # As bytes while they cannot overflow, which takes half as long as to widen every one of them.
+    few = [np.add.reduce(items[first : first + FEW], axis=0, dtype=np.uint8) for first in range(0, len(items), FEW)]
+    counts: list[int] = np.add.reduce(few or items, axis=0, dtype=np.int64).tolist()
     return counts
 
 

@@ -135,7 +135,8 @@ class Host(Protocol):
     """What agents keep beside the variables of the method, by name, each ``[trials, agents here, any width]``.
 
     The loop saves them in checkpoints, keeps those of agents that are out, and goes back to earlier ones when it
-    repeats iterations; so a verb that changes rows puts new tensors in their place, and changes none in place.
+    repeats iterations; so a verb that changes rows puts other tensors in their place. It may write into a tensor that
+    it has replaced, but not before the next iteration, so that an iteration can be undone.
     """
 
     @property

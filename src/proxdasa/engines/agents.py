@@ -80,10 +80,9 @@ class LocalAgents(ABC):
         self._rests = False  # whether this iteration sends nothing
         self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
-        self._weather = None if fair else Weather(task.conditions, task.network, task.trials, task.seed, task.period)
-        self._late = None
-        if self._weather and self._weather.oldest:
-            self._late = LateRows(self._weather.oldest, task.trials, self._weather.pauses)
+        names = task.trials, task.seed, task.period
+        self._weather = weather = None if fair else Weather(task.conditions, task.network, *names)
+        self._late = LateRows(weather.oldest, task.trials, weather.pauses) if weather and weather.oldest else None
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
             compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial,
@@ -287,8 +286,8 @@ class LocalAgents(ABC):
         return self._weather.share if self._weather and self._weather.pauses else 1
 
     def _age(self, x: Tensor) -> Aged | None:
-        """What is sent in a round, a copy, with what was sent in its place earlier, if messages may be late."""
-        return self._late.take(x, self.extra_rows) if self._late else None
+        """What is sent in a round with what was sent in its place earlier, if messages may be late."""
+        return self._late.take_all(x, self.extra_rows) if self._late else None
 
     def _count_messages(self, rounds: int, *vectors: Tensor, compressed: bool = True) -> int:
         """Count rounds in which each agent sends these vectors to its neighbours; the number of the first of them.

@@ -16,6 +16,7 @@ from proxdasa.contracts import Block, NotCompilableError
 from proxdasa.engines.agents import LocalAgents, Task
 from proxdasa.engines.compiled import compile_block
 from proxdasa.engines.fused_products import fused_product
+from proxdasa.engines.late_rows import LateRows
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.engines.varying_products import VaryingProduct
@@ -60,14 +61,36 @@ class Simulator(LocalAgents):
             return tuple(self._product(x) for x in tensors)
         # All tensors travel in the same messages, so they meet the same events.
         mixing, rho, rounds = self._task.mixing, self._task.network.rho, itertools.count(first)
-        if self._rounds == 1 and not weather.disturbs and not self._late:
+        if self._rounds == 1 and not weather.disturbs:
+            if self._late:
+                return self._mix_late(tensors, self._late, first)
             apply = self._varying.at(weather, first)
             return tuple(mixing(apply, x, rho) for x in tensors)
-        stacked = torch.cat(tensors) if len(tensors) > 1 or self._late else tensors[0]
+        stacked = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
         mixed = mixing(
             lambda rows: self._varying.in_weather(self._age(rows) or rows, weather, next(rounds)), stacked, rho
         )
         return torch.split(mixed, len(tensors[0]))
+
+    def _mix_late(self, tensors: tuple[Tensor, ...], late: LateRows, number: int) -> tuple[Tensor, ...]:
+        """The same in one round whose messages may be late; tensors are not stacked, which would copy them."""
+        assert self._weather is not None
+        weather, made = self._weather, dict[int, Product]()
+
+        def apply(rows: Tensor) -> Tensor:
+            aged = late.take(rows, self.extra_rows, len(mixed))
+            newest = -1 if aged is None else aged.newest
+            if newest not in made:  # usually once for all tensors
+                made[newest] = (
+                    self._varying.at_ages(weather, number, aged) if aged else self._varying.at(weather, number)
+                )
+            return made[newest](aged.table if aged else rows)
+
+        mixed: list[Tensor] = []
+        for x in tensors:
+            mixed.append(self._task.mixing(apply, x, self._task.network.rho))  # noqa: PERF401 - apply counts them
+        late.go_on(tensors[0], self.extra_rows)
+        return tuple(mixed)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
@@ -76,8 +99,7 @@ class Simulator(LocalAgents):
         first = self._count_messages(1, x, compressed=False)
         if self._weather is None:
             return self._adjacency(x)
-        sent = self._age(x.clone()) if self._late else None
-        return self._varying_graph.in_weather(sent or x, self._weather, first)
+        return self._varying_graph.in_weather(self._age(x) or x, self._weather, first)
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j, uncounted."""

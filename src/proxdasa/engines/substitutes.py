@@ -36,6 +36,8 @@ class Substitutes:
         self._bytes, self._byte = torch.empty(0), -1
         self._up, self._places = torch.empty(0), torch.empty(0)
         self._block, self._ages = -1, torch.empty(0)
+        self._pace = (-1, 0, 0)
+        self._late = (0, torch.empty(0))  # the moment of the first of some rounds, and the places in all of them
 
     def places(self, weather: Weather, number: int) -> Tensor:
         """The places of all terms in a round with this number, ``[trials, terms]``, in tables one behind the other."""
@@ -50,11 +52,24 @@ class Substitutes:
     def late_places(self, weather: Weather, number: int, newest: int, span: int) -> Tensor:
         """The same in tables with rows of several ages, ``span`` for each agent and trial (see `Aged`)."""
         moment = self._look(weather, number)
-        ages = self._ages_of(weather, number, span) * self._up[moment]  # what stands in for a row is new
+        # In the next rounds the newest rows will be in the next places, if all goes on like this.
+        pace = (number - moment, (newest - moment) % span, span)
+        first, made = self._late
+        if pace != self._pace or not 0 <= moment - first < len(made):
+            self._pace, self._late = pace, (moment, self._make_late_places(weather, number, newest, span, moment))
+        first, made = self._late
+        return made[moment - first]
+
+    def _make_late_places(self, weather: Weather, number: int, newest: int, span: int, moment: int) -> Tensor:
+        """Those of this round, and of the next ones that `_look` has made places for."""
+        place = number % BLOCK
+        count = min(8 - moment, BLOCK - place)
+        ages = self._ages_of(weather, number, span)[place : place + count]
+        ages = ages * self._up[moment : moment + count]  # what stands in for a row is new
         # Slots are newest − age, modulo span. Where unsigned numbers are too large by one span, less it is smaller.
-        slots = (newest + span) - ages
+        slots = ((newest + torch.arange(count)) % span + span).to(ages.dtype).view(-1, 1, 1) - ages
         slots = torch.minimum(slots, slots - span) if slots.dtype == torch.uint8 else slots % span
-        places = torch.add(self._places[moment], slots.to(torch.int32), alpha=self._width)
+        places = torch.add(self._places[moment : moment + count], slots.to(torch.int32), alpha=self._width)
         if weather.trials > 1:
             places += self._steps(weather.trials, span) * (span - 1)
         return places
@@ -73,6 +88,7 @@ class Substitutes:
             self._spell, self._byte = spell, -1
         if byte != self._byte:
             self._byte, self._up = byte, (self._bytes[byte] >> EIGHT).bitwise_and_(1)
+            self._late = (0, torch.empty(0))
             trials = weather.trials
             if trials not in self._receivers:
                 self._receivers[trials] = self._own + self._steps(trials)
@@ -89,11 +105,11 @@ class Substitutes:
         return torch.arange(0, trials * self._width, self._width, dtype=torch.int32).unsqueeze(-1)
 
     def _ages_of(self, weather: Weather, number: int, span: int) -> Tensor:
-        """The ages of the rows of all terms in a round, ``[trials, terms]``; those of a block are looked up at once."""
-        block, place = divmod(number, BLOCK)
+        """The ages of the rows of all terms in the rounds of a block, ``[BLOCK, trials, terms]``."""
+        block = number // BLOCK
         if self._block != block:
             ages = weather.ages(block).permute(1, 2, 0).to(torch.uint8 if span < BYTE // 2 else torch.int32)
             ages = torch.nn.functional.pad(ages, (0, 0, 0, 1))  # the last one is that of an agent's own row
             terms = ages.index_select(1, torch.from_numpy(self._messages % ages.shape[1]))
             self._block, self._ages = block, terms.permute(2, 0, 1).contiguous()
-        return self._ages[place]
+        return self._ages

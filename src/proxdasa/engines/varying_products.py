@@ -93,13 +93,7 @@ class VaryingProduct:
 
     def in_weather(self, x: Tensor | Aged, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number; if messages are late, x has rows of several ages."""
-        if not isinstance(x, Aged):
-            product = self.at(weather, number)(x)
-        elif self._substitutes:
-            places = self._substitutes.late_places(weather, number, x.newest, x.table.shape[1])
-            product = self._sum_bags(x.table, places, number)
-        else:
-            product = self._late_product(x, self.matrix(weather, number), weather, number)
+        product = self.at_ages(weather, number, x)(x.table) if isinstance(x, Aged) else self.at(weather, number)(x)
         return self._add_noise(product, weather, number) if weather.disturbs else product
 
     def at(self, weather: Weather, number: int) -> Product:
@@ -110,17 +104,29 @@ class VaryingProduct:
         matrix = self.matrix(weather, number)
         return lambda x: self(x, matrix)
 
-    def _late_product(self, x: Aged, matrix: Tensor, weather: Weather, number: int) -> Tensor:
-        """The product with rows of the ages of the messages they come in; an agent has its own as it is."""
-        (batch, span, columns, d), ages = x.table.shape, self._ages(weather, number, x.table.shape[1])
+    def at_ages(self, weather: Weather, number: int, x: Aged) -> Product:
+        """The product of a round with rows of the ages of the messages they come in; an agent has its own as it is.
+
+        It is a product with tables like that of x, whose newest rows are in the same place.
+        """
+        _, span, columns, d = x.table.shape
+        if self._substitutes:
+            places = self._substitutes.late_places(weather, number, x.newest, span)
+            return lambda table: self._sum_bags(table, places, number)
+        matrix, ages = self.matrix(weather, number), self._ages(weather, number, span)
         if self._dense:
             # Slots of a table have the ages newest, newest − 1, ..., modulo the span: a part of two cycles.
             cycle = ages.narrow(2, span - 1 - x.newest, span)
             by_age = (cycle * matrix.unsqueeze(2)).view(len(matrix), -1, span * columns)
-            return torch.bmm(_repeat(by_age, batch), x.table.view(batch, span * columns, d))
+            return lambda table: torch.bmm(_repeat(by_age, len(table)), table.view(-1, span * columns, d))
         slots = (x.newest - ages) % span * columns + self._columns
-        places = _repeat(slots, batch) + torch.arange(0, batch * span * columns, span * columns).unsqueeze(-1)
-        return self._sum_in_order(x.table.reshape(-1, d), places, _repeat(matrix, batch))
+
+        def in_order(table: Tensor) -> Tensor:
+            begins = torch.arange(0, len(table) * span * columns, span * columns).unsqueeze(-1)
+            places = _repeat(slots, len(table)) + begins
+            return self._sum_in_order(table.reshape(-1, d), places, _repeat(matrix, len(table)))
+
+        return in_order
 
     def _ages(self, weather: Weather, number: int, span: int) -> Tensor:
         """How old each entry's row is, ``[trials, entries]``; those of several rounds are looked up at once.
@@ -144,16 +150,21 @@ class VaryingProduct:
 
     def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
-        batch, _, d = product.shape
-        trials = weather.trials
+        (batch, rows, d), trials, links = product.shape, weather.trials, len(self._messages)
         noise = weather.noise(number, self._messages, batch // trials * d).to(product.dtype)
         if self._substitutes:
             weights = self._substitutes.up(weather, number) * self._values[number % len(self._values)]
-        else:
-            weights = self.matrix(weather, number).flatten(1)
-        weighted = noise * weights.index_select(1, self._weighted).unsqueeze(-1)
-        weighted = weighted.view(trials, -1, batch // trials, d).permute(2, 0, 1, 3).reshape(batch, -1, d)
-        return product.index_add_(1, self._receivers, weighted)
+            # The messages to a row are one behind the other, so that its sum is a bag.
+            starts = self._incident[1] + torch.arange(trials).unsqueeze(-1) * links
+            sums = torch.nn.functional.embedding_bag(
+                torch.arange(trials * links), noise.view(trials * links, -1), starts.flatten(), mode="sum",
+                per_sample_weights=weights.index_select(1, self._weighted).flatten(),
+            ).view(trials, rows, -1, d)  # fmt: skip
+            return product.add_(sums.permute(2, 0, 1, 3).reshape(batch, rows, d))
+        # Each term is rounded before it is added, as exact mode asks for.
+        weights = self.matrix(weather, number).flatten(1).index_select(1, self._weighted)
+        weighted = (noise * weights.unsqueeze(-1)).view(trials, -1, batch // trials, d)
+        return product.index_add_(1, self._receivers, weighted.permute(2, 0, 1, 3).reshape(batch, -1, d))
 
     def matrix(self, weather: Weather, number: int) -> Tensor:
         """W_r of the round with this number, in the form that products take; several rounds' are made at once."""

@@ -92,15 +92,14 @@ class Loop:
         return self._now[0]
 
     def _begin(self) -> None:
-        # Asked once, here, where all processes come by: they add up their shares.
-        self._epoch = self.engine.epoch
+        self._epoch = self.engine.epoch  # asked once, here, where all processes come by: they add up their shares
         earlier = self._restore() if self._saving else False
         if not earlier:
             with self.engine.stepping():
                 self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
-        self._observed, self._costs, self._extra_rows = self._now, self.engine.counts(), dict(self.engine.extra_rows)
+        self._observed, self._costs, self._extra_rows = self._now, self.engine.counts(), self._copy_extra_rows()
         self._observe_if_due()
 
     def _iterate(self) -> Generator[None, None, None]:
@@ -196,10 +195,14 @@ class Loop:
             if trial not in self.diverged
         ]
         self.rows += latest
-        self._observed, self._extra_rows, self._seen = self._now, dict(self.engine.extra_rows), k
+        self._observed, self._extra_rows, self._seen = self._now, self._copy_extra_rows(), k
         if not latest:
             self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
+
+    def _copy_extra_rows(self) -> dict[str, Tensor]:
+        """The extra rows as they are now: the engine writes into those of earlier iterations."""
+        return {name: rows.clone() for name, rows in self.engine.extra_rows.items()}
 
     def _measure(self, metric: Metric, view: View) -> list[float]:
         """One number for each trial; a user's own measure may give something else, which would be another trial's."""

@@ -110,7 +110,7 @@ class Neighbourhood:
     def _in_weather(self, weigh: VaryingProduct, x: Tensor, number: int, age: Age | None) -> Tensor:
         """The product of a round in which rows travel over the links that are up, and over no others."""
         assert self._weather is not None
-        up, aged = self._weather.links(number), age and age(x.clone())
+        up, aged = self._weather.links(number), age and age(x)
         if not aged:
             return weigh.in_weather(self.table(x, up=up), self._weather, number)
         late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], aged.table.shape[1])
