@@ -17,9 +17,9 @@ test quick slow oldest: export PYTHONDONTWRITEBYTECODE =
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
-# Three workers keep two cores busy while some tests wait for processes; those tests run first (tests/conftest.py).
+# Four workers keep two cores busy while some tests wait for processes (`deal` in tests/conftest.py).
 test: check
-	$(BIN)/python -m pytest -m "not slow" --numprocesses 3 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" --numprocesses 4 --dist worksteal
 
 # For the inner loop, about 40 seconds on two idle cores: no tests with processes, figures, pages or training.
 quick: $(VENV)/.installed-test

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 import os
 import shutil
 import warnings
@@ -14,19 +15,23 @@ from tests import forks
 # What `proxdasa.sites.post` sets, for workers in which another library imports grpc before.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
+WAITING = (
+    "faults", "site_faults", "launching", "hosts", "soak", "full_disk", "processes", "exits", "studies_of_sites",
+    "watching", "sites", "doctor", "optim", "jobs",
+)  # fmt: skip
+"""The modules whose tests mostly wait for processes, the longest first."""
 LONG = (
-    "site_faults", "faults", "hosts", "launching", "full_disk", "soak", "exits", "processes", "optim", "watching",
-    "sites", "examples",
-    "doctor", "docs", "site", "browser", "compiled", "blocks", "convergence", "experiments", "comparison", "tuning",
+    *WAITING,
+    "examples", "docs", "site", "browser", "compiled", "blocks", "convergence", "experiments", "comparison", "tuning",
     "testing", "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data",
     "divergence", "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised",
     "architectures", "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
-    "running_statistics", "message_noise", "robustness", "federation", "studies_of_sites", "site_security",
+    "running_statistics", "message_noise", "robustness", "federation", "site_security",
     "site_agreement", "site_results",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
-    "compression", "stale_messages", "jobs", "rates", "study",
+    "compression", "stale_messages", "rates", "study",
 )  # fmt: skip
-"""The modules that ``--quick`` leaves out. They run first, those that wait most at the beginning."""
+"""The modules that ``--quick`` leaves out. They run first."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
 
 QUIET = (
@@ -45,8 +50,9 @@ def pytest_configure(config):
     gone = [path.name for path in PLACES if not path.exists()]
     assert not gone, f"LONG in {__file__} lists {', '.join(gone)}; there is no such file"
     if config.getoption("numprocesses", None):  # this process only hands out tests, so it does not import torch
-        if not config.option.quick:
-            forks.share()
+        if not config.option.quick:  # which needs too little of what takes time to import
+            forks.share(workers=True)
+            config.option.tx = [forks.WORKER for _ in config.option.tx]
     else:
         prepare(config.getoption("--hypothesis-profile", None))
 
@@ -58,8 +64,8 @@ def prepare(profile=None):
     from hypothesis import settings  # noqa: PLC0415
 
     # Laws are checked on the same examples every time; a slow machine is not a failure.
-    # `make slow` takes many of them.
-    for name, examples in (("some", 20), ("many", 100)):
+    # `make slow` takes many of them; `tests.laws` has those laws that take another number.
+    for name, examples in (("some", 50), ("many", 250)):
         settings.register_profile(name, derandomize=True, deadline=None, database=None, max_examples=examples)
     settings.load_profile(profile or "some")
     # The suite runs beside other processes; small tensors gain nothing from more threads.
@@ -72,9 +78,35 @@ def pytest_ignore_collect(collection_path, config):
     return (config.option.quick and collection_path in PLACES) or None
 
 
+@pytest.hookimpl(trylast=True)  # when those that are not to run are gone
 def pytest_collection_modifyitems(items):
     """Long tests first, so that no process is left with one of them when the others are done."""
     items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
+    items[:] = deal(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def deal(items, workers):
+    """The tests in an order of which so many workers take an equal part each, one after the other.
+
+    Long modules come first in each part. Those that wait are in every other part, so that the rest have the cores
+    meanwhile.
+    """
+    if workers == 1:
+        return items
+    sizes = [(len(items) + number) // workers for number in range(workers)]  # as pytest-xdist divides them
+    parts, rest = [[] for _ in sizes], []
+    turns = {True: itertools.cycle(range(0, workers, 2)), False: itertools.cycle(range(1, workers, 2))}
+    for path, module in itertools.groupby(items, key=lambda item: item.path):
+        place = PLACES.get(path, len(PLACES))
+        part = rest if place == len(PLACES) else parts[next(turns[place < len(WAITING)])]
+        part.extend(module)
+    rest.extend(item for part, size in zip(parts, sizes, strict=True) for item in part[size:])
+    left = iter(rest)
+    return [
+        item
+        for part, size in zip(parts, sizes, strict=True)
+        for item in (*part[:size], *itertools.islice(left, max(0, size - len(part))))
+    ]
 
 
 def pytest_collection_finish():

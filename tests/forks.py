@@ -1,21 +1,26 @@
 """The fork server: a process that has imported what tests need, from which they fork processes of their own.
 
 It takes seconds to start, so the pytest process that starts the workers of pytest-xdist starts one for all of them
-(`share`). A run without such workers starts its own when a test first needs it.
+(`share`), and the workers are forked from it too (`WORKER`). A run without such workers starts its own when a test
+first needs it.
 
-`stand_in`, which torchrun and mpiexec start in tests instead of ``python -m proxdasa``, has the command run by a forked
-process, passes signals on to it, and ends as that ends. This module imports nothing that takes time.
+`stand_in`, which torchrun and mpiexec start in tests instead of ``python -m proxdasa``, and pytest-xdist instead of
+``python``, has the command run by a forked process, passes signals on to it, and ends as that ends. This module imports
+nothing that takes time.
 """
 
 import ctypes
+import gc
 import multiprocessing
 import os
+import shlex
 import signal
+import sys
 import threading
 from multiprocessing import connection, forkserver, process
 from pathlib import Path
 
-__all__ = ["FORKS", "TOKEN", "enter_network", "label", "share"]
+__all__ = ["FORKS", "TOKEN", "WORKER", "enter_network", "label", "share"]
 
 TOKEN = "PROXDASA_TEST"
 """The environment variable by which tests find the processes of a command."""
@@ -26,6 +31,13 @@ PRELOADED = [
     "tests.processes",
 ]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` brings pytest."""
+PRELOADED_FOR_WORKERS = [
+    "matplotlib.pyplot", "pandas", "pyproximal", "scipy.stats", "selenium.webdriver",
+    "sklearn.utils.estimator_checks", "typer.testing",
+]  # fmt: skip
+"""What test modules import; not polars, whose threads no fork survives, and no plugins of pytest."""
+WORKER = f"popen//python={shlex.join([sys.executable, str(Path(__file__).with_name('stand_in.py'))])}"
+"""How pytest-xdist starts a worker that is forked; it adds ``-u -c`` and a line of Python."""
 NETWORK = Path("/proc/self/ns/net")
 """The network namespace of this process; tests of several machines have some of their own (`tests.namespaces`)."""
 CLONE_NEWNET = 0x40000000
@@ -36,10 +48,12 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(PRELOADED)
 
 
-def share():
+def share(workers=False):
     """Start the fork server here, for every process that inherits the environment, unless one is shared already."""
     if SHARED in os.environ:
         return
+    if workers:
+        FORKS.set_forkserver_preload([*PRELOADED, *PRELOADED_FOR_WORKERS])
     forkserver.ensure_running()
     server = forkserver._forkserver
     key = getattr(server, "_forkserver_authkey", None) or b""
@@ -76,7 +90,7 @@ def stand_in(words):
     """
     inherited = {name: int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ}
     with NETWORK.open() as network:
-        own = {"1": 1, "2": 2, "network": network.fileno(), **inherited}
+        own = {"0": 0, "1": 1, "2": 2, "network": network.fileno(), **inherited}
         handles = {name: FORKS.reducer.DupFd(fd) for name, fd in own.items()}
     # Signals wait until there is a process to pass them on to.
     passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -96,18 +110,35 @@ def stand_in(words):
 
 def _become(words, env, handles):
     """Run the program in the forked process."""
-    from tests.processes import run_command  # noqa: PLC0415 - the fork server has it
-
     enter_network(handles.pop("network").detach())
     for name, handle in handles.items():
         if name.isdecimal():
             os.dup2(handle.detach(), int(name))
         else:
             env[name] = str(handle.detach())
+    if words[0] == "-u":
+        _work(words[-1], env)
+        return
+    from tests.processes import run_command  # noqa: PLC0415 - the fork server has it
+
     rank = env.get("RANK", env.get("PMI_RANK", ""))
     Path("/proc/self/comm").write_text(label(env[TOKEN], rank))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os._exit(run_command(words, env))
+
+
+def _work(code, env):
+    """Become a worker of pytest-xdist, which sends the rest of its program to our standard input."""
+    os.environ.clear()
+    os.environ.update(env)
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # pytest imports the helpers of tests again, for its own way to explain assertions.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
+    exec(code, {"__name__": "__main__"})
 
 
 def enter_network(handle):

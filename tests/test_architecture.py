@@ -1,6 +1,7 @@
 """Dependencies point one way. Reads the imports, so that a shortcut is noticed when it is taken."""
 
 import ast
+import functools
 from pathlib import Path
 
 import networkx as nx
@@ -88,10 +89,16 @@ def room(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    """The source of a module, read once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> set[str]:
     """The rooms that a module imports from the package."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are written in full"
             parts = (node.module or "").split(".")
@@ -106,10 +113,10 @@ def imports(path: Path) -> set[str]:
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_point_one_way(path):
-    extra = imports(path) - MAY_IMPORT[room(path)]
-    assert not extra, f"{path.relative_to(PACKAGE)} may not import {sorted(extra)}"
+def test_imports_point_one_way():
+    extra = {path: imports(path) - MAY_IMPORT[room(path)] for path in MODULES}
+    found = [f"{path.relative_to(PACKAGE)} may not import {sorted(names)}" for path, names in extra.items() if names]
+    assert not found, "\n".join(found)
 
 
 def test_the_allowed_directions_have_no_cycle():
@@ -124,24 +131,28 @@ def module(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+NAMES = {module(path) for path in MODULES}
+
+
 def imported_modules(path: Path) -> set[str]:
     """The modules of the package that a module imports as it is loaded."""
-    names, body = {module(each) for each in MODULES}, ast.parse(path.read_text(encoding="utf-8")).body
+    body = [*tree(path).body]
     if path.stem == "__init__":  # packages that import their names when they are first used
         body += [line for block in body if isinstance(block, ast.If) for line in block.body]
     full = {f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
-    return {name if name in names else name.rpartition(".")[0] for name in full if name.startswith("proxdasa")}
+    return {name if name in NAMES else name.rpartition(".")[0] for name in full if name.startswith("proxdasa")}
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    edges = [(module(path), name) for path in MODULES for name in imported_modules(path) & {module(p) for p in MODULES}]
+    edges = [(module(path), name) for path in MODULES for name in imported_modules(path) & NAMES]
     circles = [each for each in nx.strongly_connected_components(nx.DiGraph(edges)) if len(each) > 1]
     assert not circles
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "reports"], ids=lambda path: path.name)
-def test_reports_read_records_and_nothing_else_of_runs(path):
-    assert {name for name in imported_modules(path) if name.startswith("proxdasa.runs")} <= {"proxdasa.runs.records"}
+def test_reports_read_records_and_nothing_else_of_runs():
+    for path in (path for path in MODULES if room(path) == "reports"):
+        of_runs = {name for name in imported_modules(path) if name.startswith("proxdasa.runs")}
+        assert of_runs <= {"proxdasa.runs.records"}, path
 
 
 def test_file_names_occur_once():
@@ -149,11 +160,11 @@ def test_file_names_occur_once():
     assert sorted(set(names)) == sorted(names)
 
 
-@pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "reports"], ids=lambda path: path.name)
-def test_only_plan_tables_know_networks_and_plans(path):
+def test_only_plan_tables_know_networks_and_plans():
     """A report of runs has nothing but the results folders; what an experiment knows besides is passed to it."""
-    known = {name for name in imported_modules(path) if name.startswith(("proxdasa.plans", "proxdasa.networks"))}
-    assert not known or path.name == "plan_tables.py"
+    for path in (path for path in MODULES if room(path) == "reports"):
+        known = {name for name in imported_modules(path) if name.startswith(("proxdasa.plans", "proxdasa.networks"))}
+        assert not known or path.name == "plan_tables.py", path
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if room(p) == "algorithms"], ids=lambda path: path.name)

@@ -19,6 +19,7 @@ from proxdasa.runs import loop, records
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning, fingerprint
 from proxdasa.runs.setup import Setup
 from tests.checkpoints import ANOTHER, FILES, GARBAGE, OURS, bits, checkpoint, contents, harm, names, same, two
+from tests.laws import FEWER
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def tensors(draw):
     return tensor.permute(draw(st.permutations([0, 1, 2])))[..., :: draw(st.integers(1, 2))]
 
 
+@FEWER
 @given(
     k=st.integers(0, 10**12),
     state=st.dictionaries(st.text("xyzuv_0", min_size=1), tensors(), min_size=1, max_size=4),

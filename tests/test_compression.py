@@ -23,6 +23,7 @@ from proxdasa.runs.setup import Setup
 from proxdasa.samples import COMPRESSION as STREAM
 from proxdasa.samples import Words
 from tests import transcription
+from tests.laws import HALF
 from tests.processes import write_config
 from tests.setups import METHODS, digest, in_threads
 from tests.test_algorithms import PlainGradient, quadratic
@@ -64,6 +65,7 @@ def vectors(draw, sizes=(1, 40), dtype=torch.float64, rows=1):
 
 
 @EACH
+@HALF
 @given(x=vectors())
 def test_it_is_the_contraction_that_it_says(compressor, x):
     """In the mean over the random words, for those that take some; otherwise always."""
@@ -77,6 +79,7 @@ def test_it_is_the_contraction_that_it_says(compressor, x):
 
 
 @EACH
+@HALF
 @given(data=st.data(), dtype=DTYPES)
 def test_what_arrives_is_what_the_sender_has_bit_by_bit(compressor, data, dtype):
     x = data.draw(vectors((17, 17), dtype, rows=3))

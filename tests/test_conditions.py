@@ -22,6 +22,7 @@ from proxdasa.engines import Simulator, Task
 from proxdasa.engines.products import adjacency
 from proxdasa.engines.varying_products import VaryingProduct
 from proxdasa.runs.loop import Saving
+from tests.laws import FEWER
 from tests.setups import METHODS, in_threads, setup
 
 KINDS = {
@@ -88,6 +89,7 @@ ANY = st.one_of(
 )
 
 
+@FEWER
 @given(
     st.lists(ANY, min_size=1, max_size=3), st.sampled_from([*GRAPHS]), st.booleans(), st.integers(0, 2**64 - 1),
     st.integers(0, 100), st.integers(0, 1000),

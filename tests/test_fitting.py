@@ -15,6 +15,7 @@ import proxdasa
 from proxdasa import data, networks
 from proxdasa.cli import app
 from proxdasa.problems import Supervised, cross_entropy, squared_error
+from tests.laws import FEWER
 from tests.setups import in_threads
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(0))
@@ -62,6 +63,7 @@ def test_a_loss_that_broadcasts_is_refused(dtype, start):
         regression(module, broadcasting, dtype=dtype)
 
 
+@FEWER
 @given(st.integers(0, 2**32), st.sampled_from([1e-6, 1.0, 1e6]), st.sampled_from([torch.float32, torch.float64]))
 def test_a_loss_that_broadcasts_is_refused_and_one_that_does_not_is_not(seed, scale, dtype):
     """Whatever the network's values and the targets' scale; the wide one sums up in another order."""

@@ -21,6 +21,7 @@ from proxdasa.problems.stacked import chain_forward, is_chain, vmap_forward
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.setup import Setup
 from proxdasa.samples import Samples
+from tests.laws import FEWER
 from tests.setups import in_threads
 
 RNG = np.random.default_rng(0)
@@ -86,6 +87,7 @@ def train(p, **settings):
     return Setup(method, p, networks.ring(3), **settings)
 
 
+@FEWER
 @given(st.data())
 def test_a_frozen_problem_is_the_whole_one_with_some_coordinates_held(data):
     """Losses, gradients and scores, whichever parameters are frozen, in stacked chains and in any other module."""

@@ -22,12 +22,13 @@ import proxdasa
 from proxdasa import cli, networks, problems, schedules
 from proxdasa.configs.reading import build, read
 from proxdasa.runs import checkpoints
+from tests.laws import FEWER, TWICE
 from tests.processes import LINUX
 
 pytestmark = LINUX
 
-EXAMPLES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-CHEAP = settings(EXAMPLES, max_examples=2 * EXAMPLES.max_examples)
+USUAL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES, CHEAP = (settings(USUAL, max_examples=law.max_examples) for law in (FEWER, TWICE))
 MEMORY, SECONDS = 500 * 2**20, 5
 """What reading a file may take: bytes, and seconds of the processor, which a busy machine does not stretch."""
 REFUSALS = (ValueError, OSError, MemoryError)
@@ -288,7 +289,7 @@ def test_a_checkpoint_whose_sums_are_right_and_whose_content_is_not(data, materi
 # configurations and networks
 
 
-@CHEAP
+@USUAL
 @given(data=st.data())
 def test_a_configuration_is_built_or_refused_in_a_sentence(data, material):
     table = data.draw(changed(tomllib.loads(TOML)))
@@ -296,7 +297,7 @@ def test_a_configuration_is_built_or_refused_in_a_sentence(data, material):
         check_refusal(lambda: build(table))
 
 
-@EXAMPLES
+@CHEAP
 @given(data=st.data())
 def test_a_damaged_configuration_file_is_refused_in_a_sentence(data, tmp_path):
     path = tmp_path / "run.toml"

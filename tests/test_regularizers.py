@@ -44,6 +44,7 @@ from proxdasa.regularizers import (
 from proxdasa.regularizers.norms import soft_threshold
 from proxdasa.regularizers.penalty_weights import PerTrial, Weight, weights_within
 from proxdasa.schedules import per_trial
+from tests.laws import HALF
 
 Vector = NDArray[np.float64]
 Operator = Callable[[Vector, float], Vector]
@@ -256,6 +257,7 @@ LAMBDAS = [0.1, 0.7, 2.0]
 
 
 @pytest.mark.parametrize("make", BY_TRIAL)
+@HALF
 @given(x=rows(3, 2), gamma=st.one_of(gammas, st.just(per_trial([0.3, 1.0, 2.0]))))
 def test_weights_per_trial_are_the_weights_of_the_trials(
     make: Callable[[object], Regularizer], x: Tensor, gamma: float | Tensor
@@ -297,6 +299,7 @@ def test_every_class_is_among_the_cases() -> None:
 
 
 @each_case
+@HALF
 @given(x=stacks, gamma=gammas)
 def test_prox_minimises_its_objective(case: Case, x: Tensor, gamma: float) -> None:
     """The objective is 1/γ-strongly convex: objective(y) ≥ objective(p) + ‖y − p‖²/(2γ) for every y."""
@@ -327,12 +330,14 @@ def test_prox_minimises_its_objective(case: Case, x: Tensor, gamma: float) -> No
 
 
 @each_case
+@HALF
 @given(x=rows(), gamma=gammas)
 def test_prox_agrees_with_another_implementation(case: Case, x: Tensor, gamma: float) -> None:
     close(case.psi.prox(x, gamma), case.reference(x.numpy(), gamma))
 
 
 @each_case
+@HALF
 @given(x=rows(2, 3), y=rows(2, 3), gamma=gammas)
 def test_prox_is_firmly_non_expansive(case: Case, x: Tensor, y: Tensor, gamma: float) -> None:
     difference = case.psi.prox(x, gamma) - case.psi.prox(y, gamma)
@@ -340,6 +345,7 @@ def test_prox_is_firmly_non_expansive(case: Case, x: Tensor, y: Tensor, gamma: f
 
 
 @each_case
+@HALF
 @given(x=rows(), gamma=gammas)
 def test_moreau_decomposes_x(case: Case, x: Tensor, gamma: float) -> None:
     """x = prox_γ(Ψ)(x) + γ prox_{1/γ}(Ψ*)(x/γ)."""
@@ -348,6 +354,7 @@ def test_moreau_decomposes_x(case: Case, x: Tensor, gamma: float) -> None:
 
 
 @each_case
+@HALF
 @given(x=rows(3, 2), gamma=st.lists(gammas, min_size=3, max_size=3))
 def test_a_stack_is_the_stack_of_its_rows(case: Case, x: Tensor, gamma: list[float]) -> None:
     alone = [[case.psi.prox(row, g) for row in trial] for trial, g in zip(x, gamma, strict=True)]

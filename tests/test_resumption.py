@@ -17,6 +17,7 @@ from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from tests.checkpoints import contents, forge, seal
+from tests.laws import FEWER
 from tests.processes import write_config
 
 MADE = Setup(
@@ -181,6 +182,7 @@ json_values = st.recursive(
 )
 
 
+@FEWER
 @given(
     st.sampled_from(["k", "notes", "files", "contents", "observed", "seconds", "counts", "diverged", "watch"]),
     json_values,
