@@ -29,7 +29,7 @@ LONG = (
     "running_statistics", "message_noise", "robustness", "federation", "site_security",
     "site_agreement", "site_results",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
-    "compression", "stale_messages", "rates", "study",
+    "compression", "stale_messages", "rates", "study", "devices",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out. They run first."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}

@@ -296,7 +296,7 @@ def test_reading_measures_nothing(monkeypatch):
 # What files get wrong: the change, and what the line has to say besides the file.
 
 TOP = (
-    "accepted: algorithm, compile, conditions, dtype, exact, iterations, metrics, mixing, network, note, "
+    "accepted: algorithm, compile, conditions, device, dtype, exact, iterations, metrics, mixing, network, note, "
     "observe_every, problem, "
 )
 NUMBER = "a number, or a list with one number per trial"

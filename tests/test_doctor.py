@@ -29,7 +29,7 @@ def test_this_machine_is_well():
 def test_without_messages_it_says_what_it_leaves_out(monkeypatch):
     monkeypatch.setattr(examine, "MESSAGES", ())
     lines = CliRunner().invoke(app, ["doctor"]).stdout.splitlines()
-    left_out = "not checked: PyTorch itself and messages between processes (proxdasa doctor --messages)"
+    left_out = "not checked: PyTorch itself, its devices, messages between processes (proxdasa doctor --messages)"
     assert lines[-1].strip() == left_out
     assert sum(line.startswith(("ok", "missing", "FAILED")) for line in lines) == len(examine.CHECKS)
 

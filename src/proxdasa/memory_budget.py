@@ -69,4 +69,8 @@ def is_exhausted(error: Exception) -> bool:
     """Whether an error says that there was not enough memory to allocate."""
     # For lack of CPU memory torch raises a plain RuntimeError, so its text is all there is to go by. A test makes torch
     # raise it, and fails if the text changes.
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    # For lack of a GPU's, its subclass OutOfMemoryError says "out of memory".
+    said = ("allocate memory", "out of memory")
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(map(str(error).__contains__, said))
+    )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from proxdasa.checks import invalid
+from proxdasa.devices import widest
 
 Policy = Literal["average", "local"]
 """What becomes of running statistics: agents average them, or each keeps its own."""
@@ -98,7 +99,7 @@ class RunningStatistics:
         Means of averages, maxima of counters. In float64 the mean of equal numbers of float32 is that number.
         """
         averages, counters = torch.split(rows, [self.averages, self.width - self.averages], dim=-1)
-        mean = averages.to(torch.float64).mean(dim=-2, keepdim=True).to(rows.dtype)
+        mean = averages.to(widest(rows.device)).mean(dim=-2, keepdim=True).to(rows.dtype)
         return torch.cat([mean, counters.amax(dim=-2, keepdim=True)], dim=-1)
 
     def fill(self, module: nn.Module, rows: Tensor) -> nn.Module:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from proxdasa.checks import check_seed
 from proxdasa.contracts import Problem
+from proxdasa.devices import CPU, send
 
 BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
@@ -109,11 +110,22 @@ def uniforms(words: Tensor) -> Tensor:
 
 
 class Samples:
-    """The samples of a problem's agents at iteration k, as ``[trials, agents, ?]``, fetched a block at a time."""
+    """The samples of a problem's agents at iteration k, as ``[trials, agents, ?]``, fetched a block at a time.
 
-    def __init__(self, problem: Problem, seed: int, trials: int, agents: range, first_trial: int = 0) -> None:
+    They are made on the host, by the same code for every device, and sent to the one that computes.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int,
+        trials: int,
+        agents: range,
+        first_trial: int = 0,
+        device: torch.device = CPU,
+    ) -> None:
         self.problem, self.seed, self.trials, self.agents = problem, seed, trials, agents
-        self._first_trial = first_trial
+        self._first_trial, self._device = first_trial, device
         self._words = Words()
         self._held: dict[int, tuple[int, Tensor]] = {}
 
@@ -123,7 +135,7 @@ class Samples:
         held = self._held.get(stream)
         if held is None or held[0] != block:
             # Only the last block of each stream is kept: iterations ask for them in order.
-            held = self._held[stream] = (block, self.problem.sample(self._fetch(block, stream)))
+            held = self._held[stream] = (block, send(self.problem.sample(self._fetch(block, stream)), self._device))
         return held[1][offset]
 
     def _fetch(self, block: int, stream: int) -> Tensor:

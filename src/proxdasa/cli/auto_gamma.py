@@ -26,7 +26,9 @@ ANY = 1.0
 """Takes the place of γ in the set-up of a search, which tries others."""
 
 
-def settle(file: Path, output: Path, make_room: Callable[[], None], adapt: Callable[[Setup], Setup]) -> Path:
+def settle(
+    file: Path, output: Path, make_room: Callable[[], None], adapt: Callable[[Setup], Setup], device: str | None
+) -> Path:
     """The file itself or, if it has gamma = "auto", one in ``output`` with what a quick search has found.
 
     ``adapt`` makes of the set-up of the file that of the run, to which the command line may have added something.
@@ -43,7 +45,7 @@ def settle(file: Path, output: Path, make_room: Callable[[], None], adapt: Calla
                 f'{file}: algorithm.gamma: "auto" is searched for by one process; use --processes in place of torchrun '
                 "or mpiexec, or proxdasa tune FILE --quick first, and write the numbers that it finds into the file"
             )
-        setup = adapt(configs.read(file, auto=ANY))
+        setup = adapt(configs.read(file, auto=ANY, device=device))
         averaging = setup.algorithm.facts.averaging
         given = [averaging.step_size] if averaging and averaging.step_size in settings["algorithm"] else []
         with records.claim(output):

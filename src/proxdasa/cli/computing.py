@@ -6,14 +6,22 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from proxdasa.cli.display import input_errors
+
 
 def computes(command: Callable[..., None]) -> Any:
-    """The command with denormals flushed, before PyTorch starts its threads, which inherit the setting."""
+    """The command with denormals flushed, before PyTorch starts its threads, which inherit the setting.
+
+    A device that is not there is refused.
+    """
 
     @functools.wraps(command)
     def ready(*arguments: Any, **options: Any) -> None:
-        from proxdasa.runs.denormals import flushed_denormals  # noqa: PLC0415 - imports PyTorch
+        from proxdasa.devices import check_device  # noqa: PLC0415 - imports PyTorch
+        from proxdasa.runs.denormals import flushed_denormals  # noqa: PLC0415
 
+        with input_errors():
+            check_device(options.get("device") or "cpu")
         with flushed_denormals():
             command(*arguments, **options)
 

@@ -70,6 +70,15 @@ def _gloo() -> Finding:
     return Finding("two processes exchange messages by gloo on the loopback interface")
 
 
+def _devices() -> Finding:
+    from proxdasa import devices  # noqa: PLC0415 - imports PyTorch
+
+    there = devices.available()
+    missing = [name for name in devices.CHOICES if name not in there]
+    lacking = f"; this PyTorch has no {' and no '.join(missing)}" if missing else ""
+    return Finding(f"devices for --device: {', '.join(there)}{lacking}")
+
+
 def _mpi() -> Finding:
     if importlib.util.find_spec("mpi4py") is None:
         return Finding("no mpi4py, which only mpiexec needs", "pip install proxdasa[mpi] mpich", needed=False)
@@ -122,8 +131,8 @@ def _sklearn() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (_python, _threads, _compiler, _disk, _data, _sklearn)
-MESSAGES: tuple[Callable[[], Finding], ...] = (_gloo, _mpi)
-"""Checks that start processes, which takes seconds."""
+MESSAGES: tuple[Callable[[], Finding], ...] = (_devices, _gloo, _mpi)
+"""Checks that import PyTorch or start processes, which takes seconds."""
 
 
 def doctor(
@@ -131,15 +140,15 @@ def doctor(
         bool,
         typer.Option(
             "--messages",
-            help="Also import PyTorch, and start processes that send each other messages by gloo and MPI; takes "
-            "some seconds.",
+            help="Also import PyTorch, look for its devices, and start processes that send each other messages by gloo "
+            "and MPI; takes some seconds.",
         ),
     ] = False,
 ) -> None:
     """Check that this machine has what runs need; every problem comes with a cure."""
     show_findings(check() for check in (*CHECKS, *(MESSAGES if messages else ())))
     if not messages:
-        say("        not checked: PyTorch itself and messages between processes (proxdasa doctor --messages)")
+        say("        not checked: PyTorch itself, its devices, messages between processes (proxdasa doctor --messages)")
 
 
 def show_findings(findings: Iterable[Finding]) -> None:

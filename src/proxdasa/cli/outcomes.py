@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -14,6 +15,7 @@ import typer
 from proxdasa import contracts, engines
 from proxdasa.cli.display import err, input_errors, say
 from proxdasa.cli.progress_display import note, print_end, progress
+from proxdasa.cli.shared_options import Device
 from proxdasa.engines.launch.environment import RENDEZVOUS
 from proxdasa.engines.launch.launcher import mark_reported
 from proxdasa.exit_codes import Code
@@ -88,10 +90,14 @@ def _checkpoints(output: Path) -> list[Path]:
     return min(found, key=lambda paths: max((int(path.name) for path in paths), default=0))
 
 
-def run_all(setups: Mapping[str, Setup], output: Path, overwrite: bool, jobs: int | None = 1) -> dict[str, Result]:
-    """Run a series into folders of ``output``; exit if it is interrupted, or a process is lost."""
+def run_all(
+    setups: Mapping[str, Setup], output: Path, overwrite: bool, jobs: int | None = 1, device: Device = None
+) -> dict[str, Result]:
+    """Run a series into folders of ``output``, on a device; exit if it is interrupted, or a process is lost."""
     from proxdasa import experiments  # noqa: PLC0415 - imports PyTorch
 
+    with input_errors():
+        setups = {name: replace(setup, device=device) if device else setup for name, setup in setups.items()}
     again = f"the same command{' without --overwrite' if overwrite else ''} goes on"
     try:
         with input_errors(), records.claim(output), progress(list(setups), output) as announce:

@@ -14,7 +14,7 @@ from proxdasa.cli.computing import computes
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
-from proxdasa.cli.shared_options import Jobs
+from proxdasa.cli.shared_options import Device, Jobs
 from proxdasa.exit_codes import Code
 from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RATE_AGENTS, RATE_LONGEST, RING_SIZES, ROUNDS, SHARES_OUT
 from proxdasa.experiment_choices import Preset as Presets
@@ -59,6 +59,7 @@ def speedup(
     seed: Seed = 0,
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """The linear speed-up figure: sparse phase retrieval on rings of growing size (Section 5.1).
 
@@ -69,7 +70,7 @@ def speedup(
     with input_errors():
         setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
-    results = run_all(setups, output, overwrite, jobs)
+    results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
         runs = reports.load_runs([output / name for name in setups])
         summary, figure = reports.summarise(runs), reports.draw(runs, output / "figure.png")
@@ -92,6 +93,7 @@ def _compare(
     output: Output = None,
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     from proxdasa.experiments import real_data  # noqa: PLC0415
 
@@ -102,7 +104,7 @@ def _compare(
         sweeps = real_data.sweep(name, methods, iterations, seed) if preset == "paper" else {}
     tuned = {}
     with tuning.expect_divergence():
-        searched = run_all(sweeps, output, overwrite, jobs)
+        searched = run_all(sweeps, output, overwrite, jobs, device)
     for folder, result in searched.items():
         method, title = folder.removeprefix("sweep/"), result.config["facts"]["title"]
         symbols = {"gamma": "γ", "alpha": "α"}
@@ -119,7 +121,7 @@ def _compare(
         raise typer.Exit(Code.DIVERGED)
     with input_errors():
         setups = real_data.comparison(name, preset, tuned, methods, iterations, trials, seed)
-    results = run_all(setups, output, overwrite, jobs)
+    results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
         runs = [replace(run, title=NAMES[method]) for method, run in _load(output, setups).items()]
         sheet = reports.compare(runs, real_data.published_values(name))
@@ -150,6 +152,7 @@ def heterogeneity(
     output: Output = None,
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """Agents whose data differ: Prox-DASA, Prox-DASA-GT and D-PSGD on ever more uneven labels.
 
@@ -162,7 +165,7 @@ def heterogeneity(
     with input_errors():
         setups = experiments.heterogeneity(data, numbers("--betas", betas, float), 10, iterations, trials, seed)
     say(f"{data}, 10 agents on a ring, K = {iterations}, {trials} trials, β = {betas}")
-    results = run_all(setups, output, overwrite, jobs)
+    results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
         runs = {name: replace(run, label=level(name)) for name, run in _load(output, setups).items()}
         shares = {run: skew(setups[name].problem) for name, run in runs.items()}
@@ -184,6 +187,7 @@ def topology(
     output: Annotated[Path, output_option("Folder for results, table and figure.")] = Path("results/topology"),
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """Graphs and rounds: ring, grid, exponential and complete, with one round per iteration, gossip and Chebyshev.
 
@@ -195,7 +199,7 @@ def topology(
     with input_errors():
         setups = experiments.topology(list(dict.fromkeys(numbers("--rounds", rounds, int))), side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
-    results = run_all(setups, output, overwrite, jobs)
+    results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
         runs = [_graph_run(name, setups[name], run) for name, run in _load(output, setups).items()]
         title = f"{reports.quantity_of('stationarity', [each.run for each in runs]).label} at the end"
@@ -215,6 +219,7 @@ def rates(
     seed: Seed = 0,
     output: Annotated[Path, output_option("Folder for results, tables and figure.")] = Path("results/rates"),
     overwrite: Overwrite = False,
+    device: Device = None,
 ) -> None:
     """The main theorem, measured: ‖G‖² against K and n, and the length of the transient on slow rings.
 
@@ -227,7 +232,7 @@ def rates(
         cases = experiments.rates(numbers("--agents", agents, int), longest, trials, seed)
     setups = {case.name: setup for case, setup in cases.items()}
     say(f"opposed quadratics, rings of {agents} agents, K up to {longest}, {trials} trials, {len(setups)} runs")
-    results = run_all(setups, output, overwrite)
+    results = run_all(setups, output, overwrite, device=device)
     with input_errors():
         study = _rates(cases, _load(output, setups), longest // 4)
         sheet, lengths = reports.rates_sheet(study), reports.transients_sheet(study)
@@ -254,6 +259,7 @@ def robustness(
     output: Annotated[Path, output_option("Folder for results, tables and figures.")] = Path("results/robustness"),
     overwrite: Overwrite = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """Imperfect networks: six methods under lost messages, agents that are out, and compressed messages.
 
@@ -271,7 +277,7 @@ def robustness(
     say(f"digits, 10 agents on a ring, K = {iterations}, {trials} trials, {len(setups)} runs")
     rules = lost_messages.compare_rules(RULES_LENGTH, RULES_LENGTH // 100, trials)
     with tuning.expect_divergence():
-        results = run_all(setups, output, overwrite, jobs)
+        results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
         loaded = _load(output, setups)
         runs = [

@@ -22,7 +22,7 @@ from proxdasa.cli.display import err, input_errors, output_option, say, show_fin
 from proxdasa.cli.outcomes import advise, outcomes, say_kept
 from proxdasa.cli.process_advice import ProcessAdvice
 from proxdasa.cli.progress_display import add_audience_options, note, print_end, progress
-from proxdasa.cli.shared_options import Jobs, NetworkOptions, add_network_options, add_options
+from proxdasa.cli.shared_options import Device, Jobs, NetworkOptions, add_network_options, add_options
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import RENDEZVOUS, TIMEOUT
 from proxdasa.engines.launch.launcher import launch, mark_reported
@@ -104,6 +104,7 @@ def run(
     exact: Annotated[
         bool, typer.Option("--exact", help="Get the same bits for any number of processes; slower.")
     ] = False,
+    device: Device = None,
 ) -> None:
     """Run the set-up of a configuration file and save its results.
 
@@ -112,12 +113,14 @@ def run(
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
     make_room = partial(_make_room, output, overwrite)
-    file = settle(file, output, make_room, network.apply)
+    file = settle(file, output, make_room, network.apply, device)
     arguments = ["run", str(file), "--output", str(output)]
     arguments += ["--checkpoint-every", str(checkpoint_every)] if checkpoint_every else []
     arguments += ["--exact"] * exact + ["--overwrite"] * overwrite
     arguments += network.arguments()
-    _start(options, arguments, partial(_read, file, exact, network), output, checkpoint_every, make_room)
+    arguments += ["--device", device] if device else []
+    read = partial(_read, file, exact, network, device)
+    _start(options, arguments, read, output, checkpoint_every, make_room)
 
 
 @add_audience_options
@@ -135,9 +138,8 @@ def resume(
                 "checkpoints regularly (--checkpoint-every)"
             )
         every = _read_every(config)
-    _start(
-        options, ["resume", str(folder)], partial(_read, config, False, NetworkOptions()), folder, every, lambda: None
-    )
+    read = partial(_read, config, False, NetworkOptions(), None)
+    _start(options, ["resume", str(folder)], read, folder, every, lambda: None)
 
 
 def _start(
@@ -178,9 +180,9 @@ def _connect(options: ProcessOptions) -> Transport | None:
     return transport
 
 
-def _read(file: Path, exact: bool, network: NetworkOptions, try_step: bool) -> Setup:
+def _read(file: Path, exact: bool, network: NetworkOptions, device: Device, try_step: bool) -> Setup:
     """The set-up of a file, with what the command line adds to it."""
-    setup = network.apply(configs.read(file, try_step))
+    setup = network.apply(configs.read(file, try_step, device=device))
     return dataclasses.replace(setup, exact=True) if exact else setup
 
 
@@ -210,6 +212,8 @@ def _launch(
     make_room: Callable[[], None],
 ) -> NoReturn:
     """Launch the processes, and exit with their code."""
+    from proxdasa.runs.setup_checks import check_processes  # noqa: PLC0415 - imports PyTorch
+
     assert options.processes is not None
     with input_errors():
         if options.interface is not None:
@@ -217,7 +221,9 @@ def _launch(
         if options.jobs is not None:
             raise ValueError("--jobs divides trials among processes, and --processes agents; leave one of them out")
     with outcomes(output):
-        engines.blocks(read(True).network.n, options.processes)
+        setup = read(True)
+        check_processes(setup.device)
+        engines.blocks(setup.network.n, options.processes)
         with records.claim(output):  # and then left to the process that writes
             make_room()
         if os.environ.get("RANK"):

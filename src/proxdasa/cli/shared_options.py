@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -26,6 +26,15 @@ Jobs = Annotated[
         metavar="N",
         help="Compute in N processes of this machine: runs, and the trials of large runs, are spread over them. The "
         "numbers are the same for any N. Default: all cores if it takes more than a few seconds.",
+    ),
+]
+
+Device = Annotated[
+    Literal["cpu", "cuda", "mps"] | None,
+    typer.Option(
+        "--device",
+        help="Where to compute: data, all agents' rows, mixing and measuring. cuda is an NVIDIA GPU, mps one of Apple; "
+        "one process then. Default: the file's, or cpu.",
     ),
 ]
 

@@ -13,7 +13,7 @@ from proxdasa import configs, reports, tuning
 from proxdasa.cli.display import err, input_errors, output_option, say, show_table, show_written
 from proxdasa.cli.outcomes import run_all
 from proxdasa.cli.progress_display import add_audience_options, note
-from proxdasa.cli.shared_options import Jobs
+from proxdasa.cli.shared_options import Device, Jobs
 from proxdasa.exit_codes import Code
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def study(
     output: Annotated[Path, output_option("Folder for everything: searches, runs, tables, figures, the page.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier study and begin anew.")] = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """Compare methods fairly: tune each with the same budget, then run and compare them at equal budgets.
 
@@ -48,7 +49,7 @@ def study(
     from proxdasa import experiments  # noqa: PLC0415
 
     with input_errors():
-        plan = configs.read_study(file)
+        plan = configs.read_study(file, device)
         _check_networks(plan)
         table = plan.tuning
         assert table.seed is not None

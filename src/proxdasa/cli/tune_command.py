@@ -15,7 +15,7 @@ from proxdasa.cli.auto_gamma import ANY, forget_rungs, search
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
 from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
-from proxdasa.cli.shared_options import Jobs, NetworkOptions, add_network_options
+from proxdasa.cli.shared_options import Device, Jobs, NetworkOptions, add_network_options
 from proxdasa.exit_codes import Code
 from proxdasa.runs import records
 
@@ -70,6 +70,7 @@ def tune(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier search in the folder.")] = False,
     jobs: Jobs = None,
+    device: Device = None,
 ) -> None:
     """Search for a method's parameters: stack all settings into one run, and rank them.
 
@@ -86,7 +87,7 @@ def tune(
         asked = {"trials": trials, "iterations": iterations, "seed": seed}
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         automatic = configs.asks_auto(configs.load(file))
-        base = dataclasses.replace(network.apply(configs.read(file, auto=ANY)), **changes)
+        base = dataclasses.replace(network.apply(configs.read(file, auto=ANY, device=device)), **changes)
         values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
         if [bool(values), bool(ranges), quick].count(True) != 1:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from proxdasa.checks import check_whole
 from proxdasa.contracts import Part
+from proxdasa.devices import widest
 
 MOST_BITS = 16
 
@@ -56,7 +57,7 @@ class QSGD:
         """Round the shares of the norm."""
         assert words is not None
         s = self._levels
-        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=torch.float64).to(rows.dtype)
+        norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True, dtype=widest(rows.device)).to(rows.dtype)
         # 0/0 is 0 here. A norm that is not finite makes every coordinate NaN, whatever the levels are.
         size = (rows.abs() / norm).mul_(s).nan_to_num_(nan=0.0, posinf=0.0)
         levels = size.floor()
@@ -104,7 +105,7 @@ class SignNorm:
 
     def reduce(self, rows: Tensor, words: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Take signs and the mean."""
-        return rows < 0, rows.abs().mean(dim=-1, keepdim=True, dtype=torch.float64).to(rows.dtype)
+        return rows < 0, rows.abs().mean(dim=-1, keepdim=True, dtype=widest(rows.device)).to(rows.dtype)
 
     def restore(self, parts: tuple[Tensor, ...], d: int, words: Tensor | None) -> Tensor:  # noqa: ARG002
         """The mean magnitude with each sign."""

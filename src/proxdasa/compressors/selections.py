@@ -125,6 +125,8 @@ def _smallest(rows: Tensor, share: float) -> Tensor:
     """The indices of the k smallest numbers of each row, of equal ones the first, in ascending order."""
     d = rows.shape[-1]
     k = _count(share, d)
+    if rows.device.type != "cpu":
+        return rows.sort(dim=-1, stable=True).indices[..., :k].sort(dim=-1).values
     # NumPy finds the k-th several times faster than torch, and torch's topk does not say which of equal ones it takes.
     last = torch.from_numpy(np.partition(rows.numpy(), k - 1, axis=-1)[..., k - 1 : k])
     chosen, equal = rows < last, rows == last

@@ -16,6 +16,7 @@ from proxdasa.checks import invalid
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
 from proxdasa.conditions.pace import Pace
 from proxdasa.contracts import Network
+from proxdasa.devices import CPU, send
 
 CALM = 8
 """Times of the spell in which all links are up, if none ever fails."""
@@ -130,10 +131,11 @@ class Weather:
         """Which agents take part in the current iteration, ``[trials, n]``; only if some may be out."""
         return self._active[self._k % BLOCK]
 
-    def active_rows(self, agents: range) -> Tensor:
-        """Which of some consecutive agents take part in it, ``[trials, agents, 1]``."""
+    def active_rows(self, agents: range, device: torch.device = CPU) -> Tensor:
+        """Which of some consecutive agents take part in it, ``[trials, agents, 1]``, on the device of their rows."""
         if agents not in self._parts:
-            self._parts[agents] = self._active[..., agents.start : agents.stop].unsqueeze(-1).unbind()
+            here = self._active[..., agents.start : agents.stop].unsqueeze(-1)
+            self._parts[agents] = send(here, device).unbind()
         return self._parts[agents][self._k % BLOCK]
 
     @property

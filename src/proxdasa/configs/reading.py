@@ -35,13 +35,15 @@ from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
 
-def read(path: Path, try_step: bool = True, auto: float | None = None) -> Setup:
+def read(path: Path, try_step: bool = True, auto: float | None = None, device: str | None = None) -> Setup:
     """The run that a TOML file (or the config.json of saved results) describes.
 
     Runs one trial step unless ``try_step=False``: the step needs every agent's data. ``auto`` takes the place of
-    gamma = "auto", which is refused without it.
+    gamma = "auto", which is refused without it, and ``device`` that of the file's device.
     """
     settings = load(path)
+    if device is not None:
+        settings = {**settings, "device": device}
     try:
         if auto is not None and asks_auto(settings):
             settings = fill(settings, {STEP: auto})

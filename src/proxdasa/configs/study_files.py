@@ -66,9 +66,12 @@ class StudyFile:
     """For each method the values or the range of each parameter."""
 
 
-def read_study(path: Path) -> StudyFile:
-    """The study that a TOML file describes, after one trial step of every method on every network."""
-    settings = load(path)
+def read_study(path: Path, device: str | None = None) -> StudyFile:
+    """The study that a TOML file describes, after one trial step of every method on every network.
+
+    ``device`` takes the place of the file's.
+    """
+    settings = {**load(path), **({"device": device} if device else {})}
     try:
         with flushed_denormals():  # before PyTorch starts its threads, which inherit it
             return _build_study(settings)

@@ -91,8 +91,8 @@ class Problem(Protocol):
         ...     def scores(self, x):
         ...         return {}
         ...
-        ...     # `to` and `restrict` are needed only by runs with a `dtype` or with `processes`; `join` (see `Peers`)
-        ...     # only if parts of the problem must know something of each other
+        ...     # `to`, `to_device` and `restrict` are needed only by runs with a `dtype`, a `device` or `processes`;
+        ...     # `join` (see `Peers`) only if parts of the problem must know something of each other
         >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
         >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
         tensor([[1., 2.]])
@@ -123,6 +123,12 @@ class Problem(Protocol):
 
     def to(self, dtype: torch.dtype) -> Self:
         """The same problem in another floating-point type."""
+
+    def to_device(self, device: torch.device) -> Self:
+        """The same problem, whose gradients, evaluations and scores take and give tensors on another device.
+
+        Samples are made by the problem that is on the host, and arrive on the device.
+        """
 
     def restrict(self, agents: range) -> Self:
         """The losses of these agents alone, with no more data than theirs; the others live elsewhere."""

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from proxdasa.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from proxdasa.engines.agents import Task
     from proxdasa.engines.launch.connect import connect, end
     from proxdasa.engines.launch.environment import first, several
     from proxdasa.engines.messages.halo import blocks
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from proxdasa.engines.messages.transport import Alone, Transport
     from proxdasa.engines.processes import Processes
     from proxdasa.engines.simulator import Simulator
+    from proxdasa.engines.tasks import Task
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

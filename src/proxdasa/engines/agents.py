@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxdasa.compressors import packing
-from proxdasa.conditions import Condition, Weather
+from proxdasa.conditions import Weather
 from proxdasa.contracts import (
     Evaluation,
     Mixing,
-    Network,
     Observed,
-    Problem,
-    Regularizer,
     Running,
     observed_of,
     running_of,
@@ -28,41 +25,11 @@ from proxdasa.contracts import (
 )
 from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.engines.late_rows import Aged, LateRows
-from proxdasa.samples import Samples
+from proxdasa.engines.tasks import Cell, Task, cells_of
 from proxdasa.schedules import Number
 
 BUFFERS = "buffers"
 """The name of the running statistics among the extra rows."""
-
-
-class Task(NamedTuple):
-    """What the agents of an engine work on."""
-
-    problem: Problem
-    """The losses of the agents that live in this process."""
-    network: Network
-    regularizer: Regularizer
-    mixing: Mixing
-    trials: int
-    seed: int
-    conditions: Sequence[Condition] = ()
-    first_trial: int = 0
-    """The number of the first trial, if these are not all of a run; samples are named by it."""
-    period: int | None = None
-    """The number of trials after which samples and events repeat, if they do."""
-
-
-class Cell(NamedTuple):
-    """Agents whose rows are computed in one batch."""
-
-    rows: slice
-    problem: Problem
-    samples: Samples
-
-    @staticmethod
-    def of(problem: Problem, rows: slice, agents: range, task: Task) -> Cell:
-        """The cell of these agents, whose rows in this process are ``rows``."""
-        return Cell(rows, problem, Samples(problem, task.seed, task.trials, agents, task.first_trial))
 
 
 class LocalAgents(ABC):
@@ -86,7 +53,7 @@ class LocalAgents(ABC):
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
             compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial,
-            task.period,
+            task.period, task.device,
         )  # fmt: skip
         self._links = len(task.network.edges) * task.trials
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
@@ -96,8 +63,9 @@ class LocalAgents(ABC):
         self._counts: dict[str, float] = dict.fromkeys(spent, 0)
 
     def _assign(self, task: Task) -> None:
-        self._task, self._cells = task, _cells(task, self.agents, self._exact)
-        self._running = running_of(task.problem)
+        self._cells = cells_of(task, self.agents, self._exact)
+        task = task if self._exact else task._replace(problem=self._cells[0].problem)  # which may have moved
+        self._task, self._running = task, running_of(task.problem)
         if not self._running:
             return
         first = self._running.first_buffers(task.trials)
@@ -170,7 +138,7 @@ class LocalAgents(ABC):
     def degrees(self) -> Tensor:
         """The number of neighbours of each agent here, ``[agents here, 1]``."""
         here = np.asarray(self._task.network.degrees)[self.agents.start : self.agents.stop]
-        return torch.from_numpy(here).to(self._task.problem.dtype).unsqueeze(-1)
+        return torch.from_numpy(here).to(self._task.problem.dtype).to(self._task.device).unsqueeze(-1)
 
     def evaluate(self, x: Tensor, buffers: Tensor | None = None) -> Evaluation:
         """Exact losses and gradients."""
@@ -213,7 +181,7 @@ class LocalAgents(ABC):
         if self._weather is None:
             return None
         self._weather.enter(k)
-        return self._weather.active_rows(self.agents) if self._weather.pauses else None
+        return self._weather.active_rows(self.agents, self._task.device) if self._weather.pauses else None
 
     def proceed(self, k: int) -> bool:
         """True. Remembers the costs and extra rows so far, in case iteration k is interrupted and rewound."""
@@ -341,10 +309,3 @@ def _never(_k: int) -> bool:
 
 def _whole_if_possible(count: float) -> float:
     return int(count) if float(count).is_integer() else count
-
-
-def _cells(task: Task, agents: range, exact: bool) -> list[Cell]:
-    if not exact:
-        return [Cell.of(task.problem, slice(0, len(agents)), agents, task)]
-    alone = [task.problem.restrict(range(i, i + 1)) for i in range(len(agents))]
-    return [Cell.of(problem, slice(i, i + 1), agents[i : i + 1], task) for i, problem in enumerate(alone)]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Compression
+from proxdasa.devices import CPU, send
 from proxdasa.samples import COMPRESSION, Words, repeat_names
 
 
@@ -52,11 +53,12 @@ class CompressedRounds:
         cells: Sequence[slice],
         first_trial: int = 0,
         period: int | None = None,
+        device: torch.device = CPU,
     ) -> None:
         self.compressor, self._compression = compression.compressor, compression
         self._seed, self._trials, self._agents, self._cells = seed, trials, agents, cells
         self._names = repeat_names(range(first_trial, first_trial + trials), period)
-        self._words = Words()
+        self._device, self._words = device, Words()
         self._place: int | None = None
         self._vector = 0
 
@@ -104,7 +106,7 @@ class CompressedRounds:
                 some = range(int(agents[start]), int(agents[stop - 1]) + 1)
                 words = self._words(self._seed, COMPRESSION + tensor, name, number, some, padded)
                 drawn[row, start:stop] = words[:, :count]
-        return torch.from_numpy(drawn)
+        return send(torch.from_numpy(drawn), self._device)
 
     def _step(self, i: int) -> float:
         return self._compression.step_of(None if self._place is None else self._vector + i)

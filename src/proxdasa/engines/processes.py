@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Block, NotCompilableError
-from proxdasa.engines.agents import LocalAgents, Task
+from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.launch import signals
 from proxdasa.engines.messages.halo import blocks
 from proxdasa.engines.messages.neighbour_copies import NeighbourCopies
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
+from proxdasa.engines.tasks import Task
 
 
 @final

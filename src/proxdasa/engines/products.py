@@ -13,6 +13,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from proxdasa.devices import CPU
+
 Product = Callable[[Tensor], Tensor]
 
 DENSE_LIMIT = 1024
@@ -28,10 +30,10 @@ def dense_pays(matrix: csr_array, rounds: int) -> bool:
     return allowed and n * columns <= DENSE_ADVANTAGE * rounds * entries
 
 
-def product(matrix: csr_array, dtype: torch.dtype) -> Product:
+def product(matrix: csr_array, dtype: torch.dtype, device: torch.device = CPU) -> Product:
     """A dense or a sparse product, whichever is faster."""
     return (
-        DenseProduct(torch.from_numpy(matrix.toarray()).to(dtype))
+        DenseProduct(torch.from_numpy(matrix.toarray()).to(dtype).to(device))
         if dense_pays(matrix, 1)
         else SparseProduct(matrix, dtype)
     )
@@ -86,7 +88,7 @@ class SparseProduct:
         return (
             torch.from_numpy(indices.astype(np.int64)).to(device),
             torch.from_numpy(offsets.astype(np.int64)).to(device),
-            torch.from_numpy(weights).to(device, self._dtype),
+            torch.from_numpy(weights).to(self._dtype).to(device),
         )
 
 

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Block, NotCompilableError
-from proxdasa.engines.agents import LocalAgents, Task
+from proxdasa.devices import wait
+from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.compiled import compile_block
 from proxdasa.engines.fused_products import fused_product
 from proxdasa.engines.late_rows import LateRows
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
 from proxdasa.engines.recorded_steps import Verbs
+from proxdasa.engines.tasks import Task
 from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
@@ -42,12 +44,12 @@ class Simulator(LocalAgents):
         self._together = task.trials  # trials that are computed in one call
         self._product = _mixer(task)  # now, so that it is no part of the first step's time
         if self._compressed:
-            weights = product(task.network.W, task.problem.dtype)
+            weights = product(task.network.W, task.problem.dtype, task.device)
             self._compressed.weigh = lambda sent: weights(sent.copies)
         if self._weather is not None:
             everyone, edges, dtype = np.arange(self.n), task.network.edges, task.problem.dtype
             self._varying, self._varying_graph = (
-                VaryingProduct(matrix, self.agents, everyone, edges, dtype, exact=False, rounds=rounds)
+                VaryingProduct(matrix, self.agents, everyone, edges, dtype, False, rounds, task.device)
                 for matrix, rounds in ((task.network.W, task.network.rounds), (adjacency(task.network.W), ()))
             )
 
@@ -114,13 +116,13 @@ class Simulator(LocalAgents):
         return x
 
     def collect(self, x: Tensor) -> Tensor:
-        """All rows are here already."""
-        return x
+        """All rows, on the host."""
+        return x.cpu()
 
-    def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:  # noqa: ARG002
-        """All rows live here."""
+    def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
+        """All rows, on the device where they live."""
         assert x is not None
-        return x
+        return x.to(like.device)
 
     @property
     def writes(self) -> bool:
@@ -161,6 +163,7 @@ class Simulator(LocalAgents):
         torch.set_num_threads(1 if small else before)
         try:
             yield
+            wait(self._task.device)  # so that the time of steps is theirs
         finally:
             torch.set_num_threads(before)
 
@@ -216,4 +219,4 @@ def _mixer(task: Task) -> Product:
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(len(λ), 2)))
     if not torch.allclose(mixing(lambda x: dense @ x, rows, rho), matrix @ rows, rtol=1e-6, atol=1e-6):
         raise ValueError(f"mixing must be a polynomial in W, and so a linear function of the rows; {mixing} is not")
-    return DenseProduct(matrix.to(dtype))
+    return DenseProduct(matrix.to(dtype).to(task.device))

@@ -9,6 +9,7 @@ from torch import Tensor
 from proxdasa.conditions import Weather
 from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
+from proxdasa.devices import CPU, send
 
 BYTE = 256
 EIGHT = torch.arange(8, dtype=torch.uint8).view(8, 1, 1)
@@ -27,11 +28,18 @@ class Substitutes:
     """
 
     def __init__(
-        self, columns: np.ndarray, own: np.ndarray, links: np.ndarray, messages: np.ndarray, width: int
+        self,
+        columns: np.ndarray,
+        own: np.ndarray,
+        links: np.ndarray,
+        messages: np.ndarray,
+        width: int,
+        device: torch.device = CPU,
     ) -> None:
         self._own, self._reach = (torch.from_numpy(each.astype(np.int32)) for each in (own, columns - own))
         self._links, self._messages, self._width = torch.from_numpy(links), messages, width
         self._receivers: dict[int, Tensor] = {}
+        self._device = device
         self._spell: Spell | None = None
         self._bytes, self._byte = torch.empty(0), -1
         self._up, self._places = torch.empty(0), torch.empty(0)
@@ -67,11 +75,11 @@ class Substitutes:
         ages = self._ages_of(weather, number, span)[place : place + count]
         ages = ages * self._up[moment : moment + count]  # what stands in for a row is new
         # Slots are newest − age, modulo span. Where unsigned numbers are too large by one span, less it is smaller.
-        slots = ((newest + torch.arange(count)) % span + span).to(ages.dtype).view(-1, 1, 1) - ages
+        slots = ((newest + torch.arange(count, device=ages.device)) % span + span).to(ages.dtype).view(-1, 1, 1) - ages
         slots = torch.minimum(slots, slots - span) if slots.dtype == torch.uint8 else slots % span
         places = torch.add(self._places[moment : moment + count], slots.to(torch.int32), alpha=self._width)
         if weather.trials > 1:
-            places += self._steps(weather.trials, span) * (span - 1)
+            places += self._steps(weather.trials, span, self._device) * (span - 1)
         return places
 
     def _look(self, weather: Weather, number: int) -> int:
@@ -87,22 +95,23 @@ class Substitutes:
             self._bytes = terms.view(torch.uint8).permute(2, 0, 1).contiguous()
             self._spell, self._byte = spell, -1
         if byte != self._byte:
-            self._byte, self._up = byte, (self._bytes[byte] >> EIGHT).bitwise_and_(1)
+            up = (self._bytes[byte] >> EIGHT).bitwise_and_(1)
             self._late = (0, torch.empty(0))
             trials = weather.trials
             if trials not in self._receivers:
                 self._receivers[trials] = self._own + self._steps(trials)
-            self._places = torch.addcmul(self._receivers[trials], self._reach, self._up.to(torch.int32))
+            places = torch.addcmul(self._receivers[trials], self._reach, up.to(torch.int32))
+            self._byte, self._up, self._places = byte, send(up, self._device), send(places, self._device)
         return moment
 
-    def _steps(self, trials: int, span: int = 1) -> Tensor:
+    def _steps(self, trials: int, span: int = 1, device: torch.device = CPU) -> Tensor:
         """Where the table of each trial begins."""
         if trials * span * self._width > np.iinfo(np.int32).max:
             raise ValueError(
                 f"{trials} trials of {self._width} rows and {span} ages are more rows than conditions can number; "
                 "run fewer trials at a time"
             )
-        return torch.arange(0, trials * self._width, self._width, dtype=torch.int32).unsqueeze(-1)
+        return torch.arange(0, trials * self._width, self._width, dtype=torch.int32, device=device).unsqueeze(-1)
 
     def _ages_of(self, weather: Weather, number: int, span: int) -> Tensor:
         """The ages of the rows of all terms in the rounds of a block, ``[BLOCK, trials, terms]``."""
@@ -111,5 +120,5 @@ class Substitutes:
             ages = weather.ages(block).permute(1, 2, 0).to(torch.uint8 if span < BYTE // 2 else torch.int32)
             ages = torch.nn.functional.pad(ages, (0, 0, 0, 1))  # the last one is that of an agent's own row
             terms = ages.index_select(1, torch.from_numpy(self._messages % ages.shape[1]))
-            self._block, self._ages = block, terms.permute(2, 0, 1).contiguous()
+            self._block, self._ages = block, send(terms.permute(2, 0, 1).contiguous(), self._device)
         return self._ages

@@ -13,6 +13,7 @@ from torch import Tensor
 from proxdasa.conditions import Weather
 from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
+from proxdasa.devices import CPU, Movable, send
 from proxdasa.engines.late_rows import Aged
 from proxdasa.engines.products import Product, dense_pays
 from proxdasa.engines.substitutes import Substitutes
@@ -28,7 +29,8 @@ class VaryingProduct:
     ``matrix`` has the rows of the agents here on the columns of a table of agents (see `Halo`); ``edges`` are the links
     of the network, in ascending order. If the graph changes, ``rounds`` has the same rows of each round's matrix, and
     ``matrix`` those of a matrix with all links. In exact mode each row's sum has its terms in ascending order of
-    columns, as in `ExactProduct`, and equals its result bit by bit while all links are up.
+    columns, as in `ExactProduct`, and equals its result bit by bit while all links are up. Tables of events are made on
+    the host, those of many rounds at once, and sent to the device.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class VaryingProduct:
         dtype: torch.dtype,
         exact: bool,
         rounds: Sequence[csr_array] = (),
+        device: torch.device = CPU,
     ) -> None:
         # With a diagonal, stored even where it is zero: that is where the weight of missing links goes.
         own = csr_array(eye_array(len(columns)).tocsr()[np.searchsorted(columns, np.arange(here.start, here.stop))])
@@ -54,7 +57,7 @@ class VaryingProduct:
         numbers = np.searchsorted(edges[:, 0] * n + edges[:, 1], low * n + high)
         links, first, link = np.unique(numbers, return_index=True, return_inverse=True)
         weights = np.stack([np.asarray(each[rows, places.indices]).ravel() for each in rounds or (matrix,)], axis=1)
-        self._shape, self._dtype, self._exact = (len(here), len(columns)), dtype, exact
+        self._shape, self._dtype, self._device = (len(here), len(columns)), dtype, device
         self._indptr, self._dense = places.indptr, not exact and dense_pays(places, 1)
         self._columns = torch.from_numpy(places.indices.astype(np.int64))
         self._links = None if len(links) == len(edges) else torch.from_numpy(links)
@@ -70,11 +73,10 @@ class VaryingProduct:
             source = full.ravel()
         self._source = torch.from_numpy(source)
         # The messages to the rows here: their receivers, where their weights are in W_r, and their numbers.
-        self._receivers = torch.from_numpy(rows[across])
         flat = rows * len(columns) + places.indices if self._dense else np.arange(len(rows))
-        self._entries = torch.from_numpy(flat.astype(np.int64))
-        self._across = torch.from_numpy(np.flatnonzero(across))
-        self._weighted = self._entries[self._across]
+        listed = (rows[across], flat[across].astype(np.int64))
+        self._receivers, self._weighted = (Movable(torch.from_numpy(each)) for each in listed)
+        self._firsts = Movable(self._incident[1])
         earlier = int((edges < here.start).sum())
         self._messages = range(earlier, earlier + len(self._receivers))
         self._substitutes = None
@@ -82,8 +84,8 @@ class VaryingProduct:
             numbers, all_links = np.full(len(rows), -1), np.zeros(len(rows), dtype=np.int64)
             numbers[across], all_links[across] = self._messages, links[link]
             receivers = places.indices[~across][rows]
-            self._substitutes = Substitutes(places.indices, receivers, all_links, numbers, len(columns))
-        self._values = torch.from_numpy(weights.T).to(dtype)  # [rounds, entries]
+            self._substitutes = Substitutes(places.indices, receivers, all_links, numbers, len(columns), device)
+        self._values = torch.from_numpy(weights.T).to(dtype).to(device)  # [rounds, entries]
         # For each size of a batch: where sums begin among its terms, and their weights in each of the rounds.
         self._bags: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._held_ages: tuple[tuple[int, int], Sequence[Tensor]] = ((-1, 0), ())
@@ -141,30 +143,37 @@ class VaryingProduct:
             last = first + max(1, min(BLOCK, AT_ONCE // length))
             here = weather.ages(block)[first:last, :, self._messages.start : self._messages.stop].long()
             entries = len(self._source) if self._dense else len(self._columns)
-            ages = here.new_zeros(*here.shape[:2], entries).index_copy_(2, self._weighted, here)
+            ages = here.new_zeros(*here.shape[:2], entries).index_copy_(2, self._weighted.beside(here), here)
             if self._dense:
                 cycles = (span - 1 - torch.arange(2 * span)) % span
                 ages = (ages.view(*here.shape[:2], self._shape[0], 1, -1) == cycles.unsqueeze(-1)).to(self._dtype)
-            self._held_ages = (block, first), ages.unbind()
+            self._held_ages = (block, first), send(ages, self._device).unbind()
         return self._held_ages[1][place - first]
 
     def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
         (batch, rows, d), trials, links = product.shape, weather.trials, len(self._messages)
-        noise = weather.noise(number, self._messages, batch // trials * d).to(product.dtype)
+        noise = self._draw_noise(weather, number, batch // trials * d)
         if self._substitutes:
             weights = self._substitutes.up(weather, number) * self._values[number % len(self._values)]
             # The messages to a row are one behind the other, so that its sum is a bag.
-            starts = self._incident[1] + torch.arange(trials).unsqueeze(-1) * links
+            trial = torch.arange(trials, device=product.device).unsqueeze(-1)
+            starts = self._firsts.beside(product) + trial * links
             sums = torch.nn.functional.embedding_bag(
-                torch.arange(trials * links), noise.view(trials * links, -1), starts.flatten(), mode="sum",
-                per_sample_weights=weights.index_select(1, self._weighted).flatten(),
+                torch.arange(trials * links, device=product.device), noise.view(trials * links, -1), starts.flatten(),
+                mode="sum",
+                per_sample_weights=weights.index_select(1, self._weighted.beside(weights)).flatten(),
             ).view(trials, rows, -1, d)  # fmt: skip
             return product.add_(sums.permute(2, 0, 1, 3).reshape(batch, rows, d))
         # Each term is rounded before it is added, as exact mode asks for.
-        weights = self.matrix(weather, number).flatten(1).index_select(1, self._weighted)
-        weighted = (noise * weights.unsqueeze(-1)).view(trials, -1, batch // trials, d)
-        return product.index_add_(1, self._receivers, weighted.permute(2, 0, 1, 3).reshape(batch, -1, d))
+        weights = self.matrix(weather, number).flatten(1)
+        weighted = noise * weights.index_select(1, self._weighted.beside(weights)).unsqueeze(-1)
+        weighted = weighted.view(trials, -1, batch // trials, d).permute(2, 0, 1, 3).reshape(batch, -1, d)
+        return product.index_add_(1, self._receivers.beside(product), weighted)
+
+    def _draw_noise(self, weather: Weather, number: int, width: int) -> Tensor:
+        """The noise ε of the messages of a round, ``[trials, messages, width]``."""
+        return send(weather.noise(number, self._messages, width).to(self._dtype), self._device)
 
     def matrix(self, weather: Weather, number: int) -> Tensor:
         """W_r of the round with this number, in the form that products take; several rounds' are made at once."""
@@ -192,7 +201,7 @@ class VaryingProduct:
         # Adding zero changes no bit, so that W_r is W itself while all links are up.
         own = own + self._per_row(weights - carried)
         listed = torch.cat([carried, own, carried.new_zeros(trials, 1, times)], dim=1)
-        entries = listed.index_select(1, self._source).permute(2, 0, 1).contiguous()
+        entries = send(listed.index_select(1, self._source).permute(2, 0, 1).contiguous(), self._device)
         return entries.view(times, trials, *(self._shape if self._dense else (-1,))).unbind()
 
     def _per_row(self, weights: Tensor) -> Tensor:
@@ -225,12 +234,13 @@ class VaryingProduct:
         (trials, entries), batch, d = places.shape, len(table), table.shape[-1]
         if batch not in self._bags:
             starts = torch.from_numpy(self._indptr[:-1]) + torch.arange(batch).unsqueeze(-1) * entries
-            self._bags[batch] = starts.flatten().to(places.dtype), [each.repeat(batch) for each in self._values]
+            offsets = starts.flatten().to(places.dtype).to(self._device)
+            self._bags[batch] = offsets, [each.repeat(batch) for each in self._values]
         offsets, weights = self._bags[batch]
         rows = table.reshape(-1, d)
         if batch > trials:  # tensors that are stacked
-            steps = torch.arange(0, len(rows), len(rows) * trials // batch, dtype=places.dtype)
-            places = places + steps.view(-1, 1, 1)
+            step = len(rows) * trials // batch
+            places = places + torch.arange(0, len(rows), step, dtype=places.dtype, device=places.device).view(-1, 1, 1)
         sums = torch.nn.functional.embedding_bag(
             places.flatten(), rows, offsets, mode="sum", per_sample_weights=weights[number % len(weights)]
         )

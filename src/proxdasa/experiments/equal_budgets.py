@@ -56,7 +56,7 @@ class _Counting:
 def affordable(setup: Setup, gradients: int) -> int:
     """The most iterations in which an agent evaluates no more gradients than that."""
     agents = _Counting(setup.problem.epoch)
-    method = dataclasses.replace(setup, iterations=gradients).bound()
+    method = dataclasses.replace(setup, iterations=gradients, device="cpu").bound()
     title = setup.algorithm.facts.title
     state, k, last = method.init(agents, torch.zeros(1, 2, 1)), 0, 0
     while agents.spent <= gradients:

@@ -52,7 +52,7 @@ def departure(setup: Setup) -> str | None:
         return None
     algorithm = setup.bound()
     k = np.unique(np.geomspace(1, setup.iterations, 200).astype(int)) - 1
-    sizes = torch.stack([torch.as_tensor(algorithm.alpha(int(i))).flatten() for i in k])  # type: ignore[attr-defined]
+    sizes = torch.stack([torch.as_tensor(algorithm.alpha(int(i))).flatten() for i in k]).cpu()  # type: ignore[attr-defined]
     gammas = torch.as_tensor(algorithm.gamma).flatten().tolist()  # type: ignore[attr-defined]
     ϱ, theory = varrho(contraction(mixing, setup.network.rho)), f"the theory of {method.facts.title}"
     asked = strictest([strictest(conditions(TRACKING[method], ϱ, γ)) for γ in gammas])

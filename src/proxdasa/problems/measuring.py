@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from proxdasa.problems.moving import Moved
 from proxdasa.problems.perceptrons import Examples, Perceptrons
 
 if TYPE_CHECKING:
@@ -17,13 +18,15 @@ LEAST = 6
 """Operations of a sample gradient for each parameter, at least: two forward and four backward."""
 
 
-class Measured:
-    """The part of `Supervised` that is for measuring."""
+class Measured(Moved):
+    """The part of `Supervised` that is for measuring, on the CPU or another device."""
 
     @cached_property
     def observed(self) -> Perceptrons | None:
         """A faster way to the same evaluation and scores at points that all agents share, up to rounding, if any."""
         own = cast("Supervised", self)
+        if own._device.type != "cpu":
+            return None  # it keeps to the cache of a core
         data, tests = own.examples, None
         if data.test_x is not None and data.test_y is not None:
             tests = Examples(own._cast(data.test_x), own._cast(data.test_y))

@@ -48,13 +48,19 @@ def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: C
         raise ValueError(f"{error} (in evaluation mode, after eval())") from None
 
 
-def copy_modes(training: Copies, evaluating: Copies, module: nn.Module) -> tuple[Copies, Copies]:
-    """What was found for a network, with a further copy of it, which may be changed: for a thread of its own, say.
+def copy_modes(
+    training: Copies, evaluating: Copies, module: nn.Module, running: RunningStatistics | None = None
+) -> tuple[Copies, Copies]:
+    """What was found for a network, with a further copy of it, which may be changed, and of its running statistics.
 
-    Forward passes put the parameters of a row into the module for a moment, so threads must not share one.
+    For a thread of its own, say, or another device. Forward passes put the parameters of a row into the module for a
+    moment, so threads must not share one.
     """
-    ours = replace(training, module=module)
-    return ours, ours if evaluating is training else replace(evaluating, module=copy.deepcopy(module).eval())
+    running = running or training.running
+    ours = replace(training, module=module, running=running)
+    if evaluating is training:
+        return ours, ours
+    return ours, replace(evaluating, module=copy.deepcopy(module).eval(), running=evaluating.running and running)
 
 
 def _check_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 import torch
@@ -82,6 +83,12 @@ class Quadratic:
     def to(self, dtype: torch.dtype) -> Quadratic:
         """The same quadratics in another floating-point type."""
         return replace(self, A=self.A.to(dtype), b=self.b.to(dtype))
+
+    def to_device(self, device: torch.device) -> Quadratic:
+        """The same quadratics, on another device."""
+        moved = copy.copy(self)  # they were checked on the host
+        vars(moved).update(A=self.A.to(device), b=self.b.to(device))
+        return moved
 
     def restrict(self, agents: range) -> Quadratic:
         """The quadratics of some of the agents."""

@@ -79,6 +79,10 @@ class Repeated:
         """The same problem in another floating-point type."""
         return replace(self, problem=self.problem.to(dtype))
 
+    def to_device(self, device: torch.device) -> Repeated:
+        """The same problem, on another device."""
+        return replace(self, problem=self.problem.to_device(device))
+
     def restrict(self, agents: range) -> Repeated:
         """The problem of some of the agents."""
         return replace(self, problem=self.problem.restrict(agents))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from proxdasa import memory_budget, samples
 from proxdasa.checks import check_not_negative, check_whole, invalid
 from proxdasa.contracts import Evaluation
+from proxdasa.devices import CPU
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ class SingleIndex:
     seed: int = 0
     first: int = field(default=0, repr=False)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    _device: ClassVar[torch.device] = CPU
+    """Where θ* and the evaluation points are."""
 
     def __post_init__(self) -> None:
         check_whole(self.agents, "agents", least=1)
@@ -130,6 +133,12 @@ class SingleIndex:
         """The same model in another floating-point type."""
         return replace(self, dtype=dtype)
 
+    def to_device(self, device: torch.device) -> SingleIndex:
+        """The same model, with θ* and the evaluation points on another device."""
+        moved = replace(self)
+        vars(moved)["_device"] = device
+        return moved
+
     def restrict(self, agents: range) -> SingleIndex:
         """The model of some of the agents."""
         return replace(self, agents=len(agents), first=self.first + agents.start)
@@ -142,7 +151,7 @@ class SingleIndex:
         signs = torch.where(words[self.dim :] < 0, -1.0, 1.0)
         truth = torch.zeros(self.dim, dtype=torch.float64)
         truth[support] = signs.to(torch.float64) / math.sqrt(self.sparsity)
-        return truth.to(self.dtype)
+        return truth.to(self.dtype).to(self._device)
 
     def start(self, seed: int, trials: int) -> Tensor:
         """A random point of norm 1 for each trial, shared by its agents.
@@ -219,11 +228,12 @@ class SingleIndex:
         Y = torch.empty(len(here), self.evaluation, 1, dtype=self.dtype)
         count = self.evaluation * self.words
         most = max(1, ROWS // self.evaluation)  # at a time, because the words take as much memory again
+        host = self if self._device == CPU else replace(self)
         for first in range(0, len(here), most):
             words = samples.words_of(self.seed, samples.EVALUATION, 0, agents[first : first + most], count)
-            rows = self.sample(words.reshape(-1, self.evaluation, self.words))
+            rows = host.sample(words.reshape(-1, self.evaluation, self.words))
             X[first : first + most], Y[first : first + most] = rows[..., :-1], rows[..., -1:]
-        return X, Y
+        return X.to(self._device), Y.to(self._device)
 
 
 def PhaseRetrieval(  # noqa: N802

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from proxdasa import samples
+from proxdasa.devices import CPU
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,8 @@ class SiteBatches:
     batch_size: int
     mean_size: float | None
     dtype: torch.dtype
+    device: torch.device = CPU
+    """Where weights are; places are drawn on the host."""
     weights: Tensor | None = field(init=False)
     """The weights ``[n, batch_size]`` of what `draw` gives in the sample gradients; None if all are equal."""
 
@@ -75,12 +78,13 @@ class SiteBatches:
         weights = (torch.arange(self.batch_size) < taken) / taken.to(torch.float64)
         if self.mean_size is not None:
             weights *= self.sizes.to(torch.float64).unsqueeze(-1) / self.mean_size
-        return weights.to(self.dtype)
+        return weights.to(self.dtype).to(self.device)
 
     def full_weights(self, agent: int) -> Tensor:
         """The weights ``[N_i]`` of an agent's examples in F_i."""
         size = int(self.sizes[agent])
-        return torch.full((size,), 1 / (size if self.mean_size is None else self.mean_size), dtype=self.dtype)
+        weight = 1 / (size if self.mean_size is None else self.mean_size)
+        return torch.full((size,), weight, dtype=self.dtype, device=self.device)
 
 
 def check_filled_batches(

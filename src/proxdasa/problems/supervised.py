@@ -339,7 +339,7 @@ class Supervised(Measured):
     def _batches(self) -> SiteBatches:
         sizes = torch.tensor([len(part) for part in self.parts])
         mean_size = self._mean_size if self.weights == "examples" else None
-        return SiteBatches(sizes, self.batch_size, mean_size, self.dtype)
+        return SiteBatches(sizes, self.batch_size, mean_size, self.dtype, self._device)
 
     @cached_property
     def _x(self) -> Tensor:

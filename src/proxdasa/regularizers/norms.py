@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softshrink
 
 from proxdasa.checks import check_entries, check_length, check_not_negative, check_step_size, check_whole, is_number
+from proxdasa.devices import Movable
 from proxdasa.regularizers.penalty_weights import PerTrial, Weight, check_weight, scale, weight_like
 from proxdasa.schedules import Number
 
@@ -80,14 +81,14 @@ class L1:
         object.__setattr__(self, "weight", _weights(self.weight, "L1.weight"))
 
     @cached_property
-    def _tensor(self) -> Tensor:
-        return torch.as_tensor(self.weight, dtype=torch.float64)
+    def _tensor(self) -> Movable:
+        return Movable(torch.as_tensor(self.weight, dtype=torch.float64))
 
     def _weights_like(self, x: Tensor) -> Number:
         if isinstance(self.weight, float | PerTrial):
             return weight_like(self.weight, x, "L1")
         check_length(x, len(self._tensor), "L1")
-        return self._tensor.to(x)
+        return self._tensor.like(x)
 
     def value(self, x: Tensor) -> Tensor:
         """The penalty Σ_j w_j |x_j|."""
@@ -186,10 +187,10 @@ class GroupL2:
         object.__setattr__(self, "groups", _labels(self.groups, "GroupL2.groups"))
 
     @cached_property
-    def _index(self) -> tuple[Tensor, int]:
+    def _index(self) -> tuple[Movable, int]:
         """The group of each coordinate, numbered from zero, and how many groups there are."""
         labels, index = torch.unique(torch.as_tensor(self.groups), return_inverse=True)
-        return index, len(labels)
+        return Movable(index), len(labels)
 
     def _norms(self, x: Tensor) -> Tensor:
         """The norm ‖x_g‖ of every group, ``[..., groups]``."""
@@ -204,7 +205,7 @@ class GroupL2:
             return norms
         index, count = self._index
         check_length(x, len(index), "GroupL2")
-        return x.new_zeros(*x.shape[:-1], count).index_add_(-1, index.to(x.device), x.square()).sqrt_()
+        return x.new_zeros(*x.shape[:-1], count).index_add_(-1, index.beside(x), x.square()).sqrt_()
 
     def value(self, x: Tensor) -> Tensor:
         """The sum w Σ_g ‖x_g‖."""
@@ -216,7 +217,7 @@ class GroupL2:
         if isinstance(self.groups, int):
             return x * keep.repeat_interleave(self.groups, dim=-1)
         index, _ = self._index
-        return x * keep.index_select(-1, index.to(x.device))
+        return x * keep.index_select(-1, index.beside(x))
 
 
 def _weights(value: object, name: str) -> float | PerTrial | tuple[float, ...]:

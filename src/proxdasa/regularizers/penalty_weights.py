@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import InvalidArgumentError, invalid
+from proxdasa.devices import Movable
 from proxdasa.schedules import Number
 
 
@@ -29,6 +30,11 @@ class PerTrial:
     def tensor(self) -> Tensor:
         """The weights as ``[trials, 1, 1]``."""
         return torch.tensor(self.values, dtype=torch.float64).reshape(-1, 1, 1)
+
+    @cached_property
+    def movable(self) -> Movable:
+        """The same, where they are needed."""
+        return Movable(self.tensor)
 
 
 Weight = float | Tensor | PerTrial
@@ -57,7 +63,7 @@ def weight_like(weight: Weight, x: Tensor, owner: str) -> Number:
             f"{owner} has weights for {len(weight.values)} trials, so x must be [{len(weight.values)}, agents, d]; "
             f"got a tensor of shape {list(x.shape)}"
         )
-    return weight.tensor.to(x)
+    return weight.movable.like(x)
 
 
 def scale(weight: Weight, values: Tensor, x: Tensor, owner: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from proxdasa import samples
 from proxdasa.contracts import Algorithm
 from proxdasa.descriptions import describe
+from proxdasa.devices import CPU
 from proxdasa.regularizers.penalty_weights import weights_within
 from proxdasa.schedules import Alpha, Number, Schedule
 
@@ -21,8 +23,10 @@ def parameters(algorithm: Algorithm) -> dict[str, Any]:
     return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
 
 
-def bind(algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torch.dtype) -> Algorithm:
-    """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
+def bind(
+    algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torch.dtype, device: torch.device = CPU
+) -> Algorithm:
+    """The algorithm with its schedules bound to n and K, and its per-trial parameters as the run computes."""
     changes: dict[str, Any] = {}
     for name, value in parameters(algorithm).items():
         for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
@@ -34,7 +38,24 @@ def bind(algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torc
         elif callable(value):
             changes[name] = _convert_values(value, name, trials, dtype)
     bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
-    return bound
+    return bound if device == CPU else _move(bound, device)
+
+
+def _move(bound: Algorithm, device: torch.device) -> Algorithm:
+    """The algorithm with its per-trial parameters on a device; they were checked on the host."""
+    moved = copy.copy(bound)
+    for name, value in parameters(bound).items():
+        object.__setattr__(moved, name, _move_value(value, device))
+    return moved
+
+
+def _move_value(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, Schedule):
+        given = {name: _move_value(number, device) for name, number in value.parameters.items()}
+        return dataclasses.replace(value, parameters=given)
+    return (lambda k: _move_value(value(k), device)) if callable(value) else value
 
 
 def check_weights(thing: Any, name: str, trials: int, dtype: torch.dtype) -> None:
@@ -51,7 +72,7 @@ def draw_random_iterates(algorithm: Algorithm, iterations: int, trials: int, see
     averaging = algorithm.facts.averaging
     α = averaging.alpha(algorithm) if averaging else (lambda _k: 1.0)
     weights = torch.stack([torch.as_tensor(α(k)).flatten() for k in range(1, iterations + 1)])
-    cumulated = weights.to(torch.float64).cumsum(0).expand(iterations, trials)
+    cumulated = weights.cpu().to(torch.float64).cumsum(0).expand(iterations, trials)
     chosen: dict[int, list[int]] = {}
     for trial in range(trials):
         u = float(samples.uniforms(samples.words(seed, samples.RANDOM_ITERATE, trial, 0, 1)))

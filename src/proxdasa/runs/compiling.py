@@ -50,6 +50,8 @@ def obstacle(setup: Any) -> str:
     """What excludes compiled steps from the start, if anything does."""
     if setup.exact:
         return "exact mode has an order of sums, and compiled steps have their own"
+    if setup.device != "cpu":
+        return f"blocks are compiled for the CPU, and this run computes on {setup.device}"
     if setup.conditions or setup.network.rounds:
         return "W differs from round to round"
     if getattr(setup.mixing, "compression", None) is not None:

@@ -66,7 +66,7 @@ class _CheckedAgents:
     def check(self, x: Tensor) -> Tensor:
         # Counted even if nothing is broken here, so that a number means the same call in all processes.
         self._calls += 1
-        broken = ~torch.isfinite(x[self._trials]).all(dim=-1) & torch.isinf(self._first[..., 0])
+        broken = ~torch.isfinite(x).all(dim=-1).cpu()[self._trials] & torch.isinf(self._first[..., 0])
         self._first[broken] = torch.tensor([self._calls, self.k], dtype=torch.float64)
         return x
 

@@ -96,7 +96,7 @@ def numbers(engine: Engine, view: View, metrics: Sequence[Metric]) -> Numbers:
         seen["mixing"] = distance(engine.mix(pattern))
     seen |= {f"{name} after one step": distance(rows) for name, rows in view.state._asdict().items()}
     seen |= {f"the measure {metric.name}": metric.of(view) for metric in metrics if not is_ours(metric.of)}
-    return {name: describe(values.to(torch.float64).tolist()) for name, values in seen.items()}
+    return {name: describe(values.cpu().to(torch.float64).tolist()) for name, values in seen.items()}
 
 
 def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
@@ -151,7 +151,7 @@ def _pattern(engine: Engine, like: Tensor) -> Tensor:
     """Rows without structure that a method could exploit; the same for an agent wherever it lives."""
     agents, d = torch.arange(engine.agents.start, engine.agents.stop), torch.arange(like.shape[-1])
     angles = 1 + agents.unsqueeze(-1).to(torch.float64) * 2.4 + d * 1.7
-    return angles.cos().to(like.dtype).expand(like.shape).clone()
+    return angles.cos().to(like.dtype).to(like.device).expand(like.shape).clone()
 
 
 def _close(theirs: object, ours: list[Any], dtype: torch.dtype) -> bool:

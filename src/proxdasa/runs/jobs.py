@@ -62,15 +62,20 @@ def choose_jobs(setups: Sequence[Setup], jobs: int | None = None, own_code: bool
     So a run with some stays in this process by default, unless ``own_code`` says that this does not matter.
     """
     able = sys.platform == "linux" and not multiprocessing.current_process().daemon
+    elsewhere = next((each.device for each in setups if each.device != "cpu"), None)
     if jobs is not None:
         check_count(jobs, "jobs")
+        if jobs > 1 and elsewhere:
+            raise ValueError(
+                f'jobs are processes on cores, and device = "{elsewhere}" takes one; leave one of them out'
+            )
         if jobs > 1 and not able:
             raise ValueError(
                 "jobs needs processes that are forks of this one, which are safe on Linux only; leave it out"
             )
         return jobs
     work = sum(each.iterations * (STEP + each.trials * each.network.n * each.problem.dim) for each in setups)
-    if not able or work < LONG:
+    if not able or elsewhere or work < LONG:
         return 1
     strange = not own_code and any(
         (identity := Identity.of(each.settings(), each.bound(), each.iterations)).strangers or identity.own_schedules

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from proxdasa import caller_warnings
 from proxdasa.contracts import Agents, Algorithm, Engine
+from proxdasa.devices import form
 from proxdasa.disk import sweep
 from proxdasa.metrics import Metric, View
 from proxdasa.runs.checkpoint_contents import Expected
@@ -162,9 +163,9 @@ class Loop:
         if not isinstance(state, self.algorithm.State):
             raise TypeError(f"{what} must return its State; got {type(state).__name__}")
         for name, given in state._asdict().items():
-            if not isinstance(given, Tensor) or (given.shape, given.dtype) != (x.shape, x.dtype):
-                found = f"{list(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
-                raise TypeError(f"{what}: {name} must be {list(x.shape)} of {x.dtype}, as x is; got {found}")
+            found = form(given) if isinstance(given, Tensor) else type(given).__name__
+            if found != form(x):
+                raise TypeError(f"{what}: {name} must be {form(x)}, as x is; got {found}")
         return state
 
     def _ask_stopping_rule(self) -> None:
@@ -342,9 +343,10 @@ class Loop:
     def _proximal_point(self, state: Mapping[str, Tensor]) -> Tensor:
         """`Result.solution`, from the collected state: means over its rows do not depend on where agents live."""
         γ, averaging = self.algorithm.mapping_gamma, self.algorithm.facts.averaging
-        point = state["x"].mean(dim=1, keepdim=True)
+        x, z = (state[name].to(self.start.device) for name in ("x", averaging.variable if averaging else "x"))
+        point = x.mean(dim=1, keepdim=True)
         if averaging:
-            point = point - γ * state[averaging.variable].mean(dim=1, keepdim=True)
-        y = torch.where(point.isfinite().all(dim=-1, keepdim=True), self.engine.prox(point, γ), torch.nan)[:, 0]
+            point = point - γ * z.mean(dim=1, keepdim=True)
+        y = torch.where(point.isfinite().all(dim=-1, keepdim=True), self.engine.prox(point, γ), torch.nan)[:, 0].cpu()
         y[list(self.diverged)] = torch.nan
         return y

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +18,7 @@ from proxdasa.conditions import Condition
 from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
 from proxdasa.descriptions import describe
+from proxdasa.devices import check_device
 from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, blocks
 from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
@@ -30,6 +29,7 @@ from proxdasa.runs import observing
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle
+from proxdasa.runs.facts import facts_of
 from proxdasa.runs.footprint import RECORD, footprint
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop
@@ -42,19 +42,12 @@ from proxdasa.runs.setup_checks import (
     check_conditions,
     check_kinds,
     check_method,
+    check_processes,
+    check_use_of_device,
     warn_of_delays,
 )
 from proxdasa.runs.signatures import with_parameters_of
 from proxdasa.runs.stopping import Stationary, Watch
-
-NOTED_EDGES = 2_000
-"""The configuration lists the edges of a network with at most this many, for reports to draw."""
-
-
-@functools.cache
-def _own_version() -> str:
-    """Read once: runs of a few milliseconds would notice."""
-    return version("proxdasa")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +66,7 @@ class Setup:
     observe_every: int | Literal["auto"] | None = None
     x0: Tensor | Sequence[float] | None = None
     dtype: torch.dtype | None = None
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
     metrics: Sequence[Metric] = measures.STANDARD
     random_iterate: bool = False
     compile: bool | Literal["auto"] = "auto"
@@ -82,6 +76,7 @@ class Setup:
     note: str | None = None
 
     def __post_init__(self) -> None:
+        check_device(self.device)
         check_kinds(self)
         check_count(self.iterations, "iterations")
         check_count(self.trials, "trials")
@@ -106,6 +101,7 @@ class Setup:
         check_conditions(self.conditions, self.network, self.mixing)
         if self.compile is True and self.exact:
             raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
+        check_use_of_device(self)
 
     def settings(self) -> dict[str, Any]:
         """The settings by name."""
@@ -115,21 +111,10 @@ class Setup:
         """The run as plain values, in the form of a configuration file, with facts about it under "facts"."""
         settings = {name: describe(value) for name, value in self.settings().items()}
         settings["dtype"] = describe(self.problem.dtype)
-        if not self.conditions:
-            del settings["conditions"]  # so that a run under perfect conditions is described as it always was
-        facts = {
-            "title": self.algorithm.facts.title,
-            "agents": self.network.n,
-            "dim": self.problem.dim,
-            "rho": self.network.rho,
-            "rounds": self.mixing.rounds_for(self.network.rho),
-            "proxdasa": _own_version(),
-            "torch": torch.__version__,
-        }
-        gamma, edges = self.algorithm.mapping_gamma, self.network.edges
-        facts["gamma"] = describe(gamma.flatten().tolist() if isinstance(gamma, Tensor) else gamma)
-        facts |= {"edges": edges.tolist()} if len(edges) <= NOTED_EDGES else {}
-        return {name: value for name, value in settings.items() if value is not None} | {"facts": facts}
+        for name, usual in (("conditions", not self.conditions), ("device", self.device == "cpu")):
+            if usual:
+                del settings[name]  # so that a run of before there was a choice is described as it was
+        return {name: value for name, value in settings.items() if value is not None} | {"facts": facts_of(self)}
 
     def check_memory(self, agents: range | None = None, what: str | None = None, own: Problem | None = None) -> None:
         """Refuse a run that does not fit into memory where these agents (default: all) live, before allocating any.
@@ -203,12 +188,13 @@ class Setup:
         self.check_weights()
         task = Task(
             self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions,
-            self.first_named, period_of(self.problem),
+            self.first_named, period_of(self.problem), torch.device(self.device),
         )  # fmt: skip
         if transport is None and not self.exact:
             self.check_memory()
             self._check_buffers(self.problem)
             return Simulator(task)
+        check_processes(self.device)
         transport = transport or Alone()
         here = blocks(self.network.n, transport.size)[transport.rank]
         try:
@@ -246,8 +232,9 @@ class Setup:
         return draw_random_iterates(self.bound(), self.iterations, self.trials, self.seed)
 
     def bound(self) -> Algorithm:
-        """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
-        return bind(self.algorithm, self.network.n, self.iterations, self.trials, self.problem.dtype)
+        """The algorithm with its schedules bound to n and K and its per-trial parameters as the run computes."""
+        device = torch.device(self.device)
+        return bind(self.algorithm, self.network.n, self.iterations, self.trials, self.problem.dtype, device)
 
     def start(self, agents: range | None = None) -> Tensor:
         """x⁰ of these agents (default: all), ``[trials, agents, d]``."""
@@ -261,7 +248,7 @@ class Setup:
             ) from None
         if not bool(x.isfinite().all()):
             raise ValueError("the starting point is not finite")
-        return x[:, agents.start : agents.stop].clone() if agents else x.clone()
+        return (x[:, agents.start : agents.stop] if agents else x).clone().to(self.device)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -281,6 +268,8 @@ class _Call(Setup):
                 f"processes must be what engines.connect() returns in each of them; got {self.processes!r}. To start "
                 "several on this machine: proxdasa run FILE --processes 4, or a script with torchrun"
             )
+        if self.processes is not None:
+            check_processes(self.device)
         if self.processes is not None and self.jobs is not None:
             raise ValueError("jobs divides the trials among processes, and processes the agents; leave one of them out")
 
@@ -305,6 +294,9 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
             a run has the same records wherever it is made; the configuration has the number.
         x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
         dtype: floating-point type; the problem's own by default.
+        device: where to compute, "cpu", "cuda" or "mps": data, rows of all agents, mixing, measuring. Samples are the
+            same on every device, and results come back to the CPU. In one process, not with ``exact``, and steps are
+            not compiled there.
         metrics: what to record.
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods that average no
             gradients), beside the last iterate.

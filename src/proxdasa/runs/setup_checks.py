@@ -44,6 +44,34 @@ def check_kinds(settings: Any) -> None:
             raise TypeError(f"{name} must be {expected}; got {given!r}")
 
 
+def check_use_of_device(setup: Any) -> None:
+    """Refuse what another device than the CPU cannot do."""
+    device, problem = setup.device, setup.problem
+    if device == "cpu":
+        return
+    if setup.exact:
+        raise ValueError(
+            f'exact and device = "{device}" exclude each other: the order of sums is known on the CPU only; leave one '
+            "of them out"
+        )
+    if device == "mps" and problem.dtype == torch.float64:
+        raise ValueError('device = "mps" has no float64, the type of this problem; give dtype = "float32" as well')
+    if not callable(getattr(problem, "to_device", None)):
+        raise ValueError(
+            f"device: {type(problem).__name__} has no method to_device, which moves its data there "
+            '(contracts.Problem); write one, or use device = "cpu"'
+        )
+
+
+def check_processes(device: str) -> None:
+    """Refuse agents in several processes on another device than the CPU."""
+    if device != "cpu":
+        raise ValueError(
+            f'processes exchange rows of the CPU, and device = "{device}" is for runs in one process; leave one of '
+            "them out"
+        )
+
+
 def check_method(
     algorithm: Algorithm, network: Network, regularizer: Regularizer, mixing: Mixing, metrics: Sequence[Metric]
 ) -> None:

@@ -120,12 +120,12 @@ class Watch:
         mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ
         unsatisfied = ~(mapping.square().sum(-1) <= self.rule.tolerance)  # NaN does not satisfy an agent
         # Counting those who are not satisfied needs one sum, and no process has to know n.
-        return engine.total(unsatisfied.sum(-1)) == 0
+        return engine.total(unsatisfied.sum(-1)).cpu() == 0
 
     def _weight_of_start(self, k: int) -> Tensor:
         """∏_{j<k} (1 − α_j) for each trial."""
         α = self._averaging.alpha(self._algorithm)
         for j in range(self._made, k):
-            self._start = self._start * (1 - torch.as_tensor(α(j), dtype=torch.float64).flatten())
+            self._start = self._start * (1 - torch.as_tensor(α(j)).cpu().to(torch.float64).flatten())
         self._made = max(self._made, k)
         return self._start

@@ -37,6 +37,8 @@ def divide(setup: Setup) -> list[range]:
     trials, and compiled and exact steps have orders of their own; such runs stay whole.
     """
     whole = [range(setup.trials)]
+    if setup.device != "cpu":  # one process, and one stack is what such a device is fast at
+        return whole
     together = setup.stop or setup.conditions or compiles(setup) or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
         return whole

@@ -173,8 +173,8 @@ def _check(setup: Setup) -> None:
             if metric not in OWN:
                 accepted = ", ".join(own.name for own in OWN)
                 raise ConfigError(f"metrics: a site cannot measure {metric.name} by itself; accepted: {accepted}")
-    if setup.random_iterate or setup.compile is True:
-        raise ConfigError("random_iterate and compile are not supported at sites; leave them out")
+    if setup.random_iterate or setup.compile is True or setup.device != "cpu":
+        raise ConfigError("random_iterate, compile and device are not supported at sites; leave them out")
     if setup.network.rounds:
         raise ConfigError("sites have fixed links; choose a network that does not change from round to round")
     if not facts.mixes or not getattr(setup.mixing, "varies", False):

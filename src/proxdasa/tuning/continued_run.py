@@ -65,9 +65,9 @@ class Continued:
         if self.state is None:
             return self.algorithm.init(agents, x)
         engine = cast(Engine, agents)
-        engine.extra_rows = dict(self.extra_rows)
+        engine.extra_rows = {name: rows.to(x.device) for name, rows in self.extra_rows.items()}
         engine.restore({**engine.counts(), "rounds": self.rounds})
-        return self.state
+        return self.State(*(rows.to(x.device) for rows in self.state))
 
     def step(self, agents: Agents, k: int, state: Any) -> Any:
         """Iteration k₀ + k."""

@@ -130,7 +130,7 @@ class Search:
         self._check_alike(measure)
         setup, method = self.base, self.base.algorithm
         recorded = [metric.name for metric in setup.metrics if method.facts.averaging or not metric.needs_z]
-        problem, running, x = setup.problem, running_of(setup.problem), setup.start().mean(dim=1)[:1]
+        problem, running, x = setup.problem, running_of(setup.problem), setup.start().cpu().mean(dim=1)[:1]
         recorded += running.scores(x, running.first_buffers(1)[:, 0]) if running else problem.scores(x)
         if measure not in recorded:
             raise ValueError(
