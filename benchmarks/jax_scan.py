@@ -1,8 +1,8 @@
-"""The a9a run (8 agents on a ring, batches of 4, d = 8,066, Prox-DASA with L1) on one core: ours, or by hand in JAX.
+"""The a9a run (8 agents on a ring, batches of 4, d = 8,066, Prox-DASA with L1) on one core: ours, or by hand.
 
-``python -m benchmarks.jax_scan JAX``, or "ordinary steps", or "compiled", prints the milliseconds that one iteration of
-one trial takes for one trial and for ten, the best of several repetitions. The examples are made up, as many and as
-sparse as a9a's.
+``python -m benchmarks.jax_scan JAX``, or "torch", "ordinary steps" or "compiled", prints the milliseconds that one
+iteration of one trial takes for one trial and for ten, the best of several repetitions. The examples are made up, as
+many and as sparse as a9a's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 N, BATCH, GAMMA, ALPHA, WEIGHT = 8, 4, 1.25, 0.3, 1e-4
 INPUTS, HIDDEN, CLASSES, EXAMPLES = 123, 64, 2, 32_561
+SHAPES = [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
 STEPS, REPEATS = 200, 5
 """Iterations that are timed together, and how often."""
 
@@ -26,6 +27,14 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     x = (random.random((EXAMPLES, INPUTS)) < 0.11).astype(np.float32)
     return x, random.integers(0, CLASSES, EXAMPLES)
+
+
+def ring() -> np.ndarray:
+    """The mixing matrix."""
+    W = np.zeros((N, N), dtype=np.float32)
+    for i in range(N):
+        W[i, [i - 1, i, (i + 1) % N]] = 1 / 3
+    return W
 
 
 def fastest(advance: Callable[[], object], trials: int) -> float:
@@ -46,16 +55,12 @@ def in_jax(trials: int) -> float:
     import jax.numpy as jnp  # noqa: PLC0415
 
     x, y = map(jnp.asarray, examples())
-    shapes = [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
-    cuts = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    W = np.zeros((N, N), dtype=np.float32)
-    for i in range(N):
-        W[i, [i - 1, i, (i + 1) % N]] = 1 / 3
+    cuts, W = np.cumsum([int(np.prod(shape)) for shape in SHAPES]), ring()
     share = EXAMPLES // N
 
     def loss(flat, rows):
         parts = jnp.split(flat, cuts[:-1])
-        w1, b1, w2, b2 = (part.reshape(shape) for part, shape in zip(parts, shapes, strict=True))
+        w1, b1, w2, b2 = (part.reshape(shape) for part, shape in zip(parts, SHAPES, strict=True))
         scores = jax.nn.log_softmax(jnp.tanh(x[rows] @ w1.T + b1) @ w2.T + b2)
         return -jnp.take_along_axis(scores, y[rows][:, None], axis=1).mean()
 
@@ -82,6 +87,44 @@ def in_jax(trials: int) -> float:
         kept["state"] = jax.block_until_ready(advance(kept["state"], key))
 
     return fastest(run, trials)
+
+
+def in_torch(trials: int) -> float:
+    """The run as a user of PyTorch writes it, step by step: all networks in batched products, and autograd."""
+    import torch  # noqa: PLC0415
+    from torch.nn import functional as F  # noqa: N812, PLC0415
+
+    torch.set_num_threads(1)
+    x, y = map(torch.from_numpy, examples())
+    sizes, share, rows = [int(np.prod(shape)) for shape in SHAPES], EXAMPLES // N, trials * N
+    W, starts = torch.from_numpy(ring()).expand(trials, N, N), share * torch.arange(N)[:, None]
+
+    def gradients(p: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            parts = [
+                part.view(rows, *shape).detach().requires_grad_()
+                for part, shape in zip(p.view(rows, -1).split(sizes, dim=1), SHAPES, strict=True)
+            ]
+            w1, b1, w2, b2 = parts
+            hidden = torch.tanh(torch.baddbmm(b1.unsqueeze(1), x[chosen], w1.mT))
+            scores = torch.baddbmm(b2.unsqueeze(1), hidden, w2.mT)
+            loss = F.cross_entropy(scores.flatten(0, 1), y[chosen].flatten(), reduction="sum") / BATCH
+            return torch.cat([part.flatten(1) for part in torch.autograd.grad(loss, parts)], dim=1).view_as(p)
+
+    p = 0.05 * torch.randn(trials, N, sum(sizes))
+    k, z = 0, torch.zeros_like(p)
+
+    def run() -> None:
+        nonlocal k, p, z
+        drawn = (torch.randint(share, (STEPS, trials, N, BATCH)) + starts).view(STEPS, rows, BATCH)
+        for chosen in drawn:
+            alpha = min(ALPHA * (N / (k + 1)) ** 0.5, 1.0)
+            prox = F.softshrink(torch.add(p, z, alpha=-GAMMA), GAMMA * WEIGHT)
+            g = gradients(p, chosen)
+            p, z, k = torch.bmm(W, torch.lerp(p, prox, alpha)), torch.bmm(W, torch.lerp(z, g, alpha)), k + 1
+
+    with torch.no_grad():
+        return fastest(run, trials)
 
 
 def ours(trials: int, compiled: bool) -> float:
@@ -126,4 +169,5 @@ if __name__ == "__main__":
             import jax  # noqa: F401
         except ImportError:
             sys.exit("jax is missing: pip install 'proxdasa[bench]'")
-    print(json.dumps({n: in_jax(n) if way == "JAX" else ours(n, way == "compiled") for n in (1, 10)}))
+    hand = {"JAX": in_jax, "torch": in_torch}.get(way)
+    print(json.dumps({n: hand(n) if hand else ours(n, way == "compiled") for n in (1, 10)}))

@@ -1,4 +1,4 @@
-"""One of the processes of ``make bench``: steps with messages, compared with the same gradients and messages alone.
+"""One of the processes of ``make bench``: steps with messages, and rounds, compared with bare gradients and messages.
 
 Started by run.py through our launcher or mpiexec, or on two machines with the interface between them; process 0 writes
 the times to the file it is given.
@@ -26,6 +26,7 @@ STEPS = 20
 REPEATS = 4 if sys.argv[2:] else 15
 """Fewer repetitions for links between machines, which are slow and whose times vary little."""
 AGENTS = 8
+SMALL = "quickstart's phase retrieval"
 CASES = {
     "a9a's perceptron": (problems.models.mlp, (123,), 2, 4),
     "MNIST's LeNet": (problems.models.lenet, (1, 28, 28), 10, 32),
@@ -34,6 +35,8 @@ CASES = {
 
 def setup(name: str) -> Setup:
     """Prox-DASA on a ring of eight agents, one trial."""
+    if name == SMALL:
+        return Setup(proxdasa.ProxDASA(gamma=0.1), problems.PhaseRetrieval(AGENTS, dim=50), networks.ring(AGENTS))
     model, shape, classes, batch = CASES[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(8_000, *shape, generator=generator)
@@ -52,6 +55,18 @@ def steps(run: Setup, transport: Transport | None) -> Callable[[], None]:
             for _ in range(STEPS):
                 kept["state"] = algorithm.step(engine, kept["k"], kept["state"])
                 kept["k"] += 1
+
+    return act
+
+
+def rounds(run: Setup, transport: Transport) -> Callable[[], None]:
+    """Rounds of mixing two vectors."""
+    engine = run.engine(transport)
+    x = run.start(engine.agents)
+
+    def act() -> None:
+        for _ in range(STEPS):
+            engine.mix(x, x)
 
     return act
 
@@ -105,11 +120,12 @@ def main() -> None:
     transport = engines.connect(*sys.argv[2:])
     assert transport is not None
     found = {}
-    for name in CASES:
+    for name in (SMALL, *CASES):
         run = setup(name)
         bare = Bare(run, transport)
         candidates = {
             "step": steps(run, transport),
+            "round": rounds(run, transport),
             "gradient": bare.gradient,
             "exchange": bare.exchange,
             "together": bare.together,

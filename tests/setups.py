@@ -115,9 +115,9 @@ for entry in vars(View).values():
         entry.lock = contextlib.nullcontext()  # Python 3.11 lets one thread in at a time, and here each waits for all
 
 
-def main(path: Path) -> None:
+def main(path: Path, interface: str | None = None) -> None:
     """Make the runs with the processes that this one was started with; the first writes the hashes."""
-    transport = engines.connect(timeout=120)  # however busy the machine is
+    transport = engines.connect(interface, timeout=120)  # however busy the machine is
     lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
     if transport is None or transport.rank == 0:
         path.write_text("".join(lines), encoding="utf-8")

@@ -115,10 +115,10 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
 # silent
 
 
-def waiting(rank, rendezvous, deed, said):
+def waiting(rank, rendezvous, deed, interface, said):
     """Each of three processes waits for the next; the last one never sends."""
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "3", "PROXDASA_RENDEZVOUS": rendezvous, "PROXDASA_START": "1"}
-    transport = connect(timeout=SILENCE)
+    transport = connect(interface, timeout=SILENCE)
     if rank == 2:
         time.sleep(LIMIT if deed == "sleeps" else 0)
         return
@@ -128,10 +128,13 @@ def waiting(rank, rendezvous, deed, said):
         said.put((rank, error.peer, error.why))
 
 
+@pytest.mark.parametrize("interface", [None, "lo"])  # by Unix sockets, and by gloo
 @pytest.mark.parametrize(("deed", "why"), [("sleeps", f"silent for {SILENCE} s"), ("ends", "its process has ended")])
-def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, tmp_path):
+def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, interface, tmp_path):
     said = FORKS.Queue()
-    parts = [FORKS.Process(target=waiting, args=(rank, str(tmp_path / "r"), deed, said)) for rank in range(3)]
+    parts = [
+        FORKS.Process(target=waiting, args=(rank, str(tmp_path / "r"), deed, interface, said)) for rank in range(3)
+    ]
     try:
         for part in parts:
             part.start()

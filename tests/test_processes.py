@@ -48,10 +48,13 @@ def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
 
 
 @LINUX
-@pytest.mark.parametrize("size", [3, 8, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 2, 4))])
-def test_the_same_bits_over_gloo(size, tmp_path):
+@pytest.mark.parametrize(
+    ("size", "interface"),
+    [(8, None), (3, "lo"), *(pytest.param(size, None, marks=pytest.mark.slow) for size in (1, 2, 4))],
+)
+def test_the_same_bits_over_unix_sockets_and_gloo(size, interface, tmp_path):
     """Forked processes, which have torch already; what torchrun adds is tested below, with two."""
-    assert fork_together(tmp_path, size, main, tmp_path / "hashes")[0] == [0] * size
+    assert fork_together(tmp_path, size, main, tmp_path / "hashes", interface)[0] == [0] * size
     check_hashes(tmp_path / "hashes")
 
 

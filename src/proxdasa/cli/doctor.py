@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,10 +26,11 @@ ROOM = 2**30
 """Bytes that should be free on the disk, or else results might not fit."""
 THREADS = "OMP_NUM_THREADS"
 MESSAGE = (
-    "import torch; from proxdasa import engines; t = engines.connect(timeout=30); "
-    "assert t.sum(torch.ones(1)).item() == 2; t.close()"
+    "import sys, torch; from pathlib import Path; from proxdasa import engines; t = engines.connect(timeout=30); "
+    "other = torch.zeros(1); t.exchange({1 - t.rank: torch.ones(1)}, {1 - t.rank: other}); "
+    "assert other == 1 and t.sum(torch.ones(1)) == 2; t.rank or Path(sys.argv[1]).write_text(t.way); t.close()"
 )
-"""The program of two processes that test whether messages arrive."""
+"""The program of two processes that test whether messages arrive; one of them writes how into a file."""
 
 
 class Finding(NamedTuple):
@@ -65,9 +67,12 @@ def _gloo() -> Finding:
         return Finding(
             f"{GLOO_TRANSPORT}=TCP_TLS would not encrypt anything, and is refused", f"unset {GLOO_TRANSPORT}"
         )
-    if launch([sys.executable, "-c", MESSAGE], 2):
-        return Finding("two processes cannot exchange messages", "bring up the loopback interface: ip link set lo up")
-    return Finding("two processes exchange messages by gloo on the loopback interface")
+    with tempfile.TemporaryDirectory() as folder:
+        way = Path(folder) / "way"
+        if launch([sys.executable, "-c", MESSAGE, str(way)], 2):
+            cure = "bring up the loopback interface: ip link set lo up"
+            return Finding("two processes cannot exchange messages", cure)
+        return Finding(f"two processes exchange messages by {way.read_text(encoding='utf-8')}")
 
 
 def _devices() -> Finding:
@@ -140,7 +145,7 @@ def doctor(
         bool,
         typer.Option(
             "--messages",
-            help="Also import PyTorch, look for its devices, and start processes that send each other messages by gloo "
+            help="Also import PyTorch, look for its devices, and start processes that send each other messages by sockets "
             "and MPI; takes some seconds.",
         ),
     ] = False,

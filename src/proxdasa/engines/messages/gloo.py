@@ -1,4 +1,7 @@
-"""Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
+"""Processes of torch.distributed.
+
+Messages go by Unix sockets on one machine, by gloo between machines, and by NCCL from one GPU to another.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START, TIMEOUT
 from proxdasa.engines.messages.transport import CPU, DOUBT, LostError, doubt, find_lost
+from proxdasa.engines.messages.unix_sockets import MissedError, UnixSockets, connect_sockets
 
 T = TypeVar("T")
 
@@ -33,15 +37,36 @@ WATCH = 0.02
 
 @final
 class Torch:
-    """Processes of torch.distributed: messages go by gloo from main memory, and by NCCL from one GPU to another."""
+    """Processes that torch.distributed connects: it also has their sums, and the store in which they leave word."""
 
     def __init__(
-        self, store: Any, timeout: float = TIMEOUT, restarted: bool = False, device: torch.device = CPU
+        self,
+        store: Any,
+        timeout: float = TIMEOUT,
+        restarted: bool = False,
+        device: torch.device = CPU,
+        sockets: UnixSockets | None = None,
     ) -> None:
         self.rank, self.size, self.restarted = dist.get_rank(), dist.get_world_size(), restarted
         self._store, self._timeout, self.device = store, timedelta(seconds=timeout), device
+        self._sockets = sockets
+
+    @property
+    def way(self) -> str:
+        """How messages travel, in words."""
+        interface = os.environ["GLOO_SOCKET_IFNAME"]
+        return f"Unix sockets, sums by gloo on {interface}" if self._sockets else f"gloo on {interface}"
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
+        """Exchange messages by Unix sockets if all processes are on one machine, and by gloo otherwise."""
+        if self._sockets is None:
+            return self._exchange_by_gloo(out, into)
+        try:
+            return self._sockets.exchange(out, into)
+        except MissedError as error:
+            raise LostError(error.peer, error.why) if error.why else self._lost(error.peer, error.silent) from error
+
+    def _exchange_by_gloo(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Post all messages at once, receives first so that every send finds a buffer waiting."""
         messages = [dist.P2POp(dist.irecv, buffer, peer) for peer, buffer in into.items()]
         messages += [dist.P2POp(dist.isend, buffer, peer) for peer, buffer in out.items()]
@@ -64,6 +89,8 @@ class Torch:
 
     def close(self) -> None:
         """Leave the process group."""
+        if self._sockets:
+            self._sockets.close()
         dist.destroy_process_group()
 
     def _post(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
@@ -133,7 +160,7 @@ class Torch:
 def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: torch.device = CPU) -> Torch:
     """Join the processes that torchrun, or ``proxdasa run --processes``, started.
 
-    Messages stay on this machine, by the loopback interface, unless another interface is named.
+    Messages stay on this machine, by Unix sockets or the loopback interface, unless another interface is named.
     """
     if "WORLD_SIZE" not in os.environ:
         raise ValueError(
@@ -152,7 +179,7 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
     file = os.environ.get(RENDEZVOUS)
     limit = timedelta(seconds=timeout)
 
-    def meet() -> tuple[Any, int]:
+    def meet() -> tuple[Any, int, UnixSockets | None]:
         store: Any
         if file:
             store, start = dist.FileStore(file, size), int(os.environ[START])  # type: ignore[attr-defined]
@@ -165,15 +192,16 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
         if device != CPU:
             dist.all_reduce(torch.zeros(1, device=device))  # the first NCCL operation must involve every process
-        return store, start
+        local = interface is None and device == CPU
+        return store, start, connect_sockets(store, rank, size, timeout) if local else None
 
     if LIFELINE in os.environ:
         signals.follow(int(os.environ[LIFELINE]))
     try:
-        store, start = signals.call_in_thread(meet)
+        store, start, sockets = signals.call_in_thread(meet)
     except RuntimeError as error:
         raise PeerError(f"{size} processes did not find each other within {timeout:g} s ({error})", True) from error
-    return Torch(store, timeout, restarted=start > 1, device=device)
+    return Torch(store, timeout, restarted=start > 1, device=device, sockets=sockets)
 
 
 def _prepare_nccl(device: torch.device, interface: str) -> str:

@@ -34,9 +34,21 @@ class Message(NamedTuple):
 
     buffer: Tensor
     rows: Tensor
-    header: Tensor
+    header: Tensor | np.ndarray
     travelling: Tensor | None = None
     """Which of the rows ``[batch, agents]`` travel, if not all do."""
+
+
+class Buffers(NamedTuple):
+    """What is allocated once for all rounds with rows of one shape, views included: making a view takes time too."""
+
+    out: dict[int, Message]
+    into: dict[int, Message]
+    table: Tensor
+    own: Tensor
+    """The rows of the table that live here."""
+    theirs: dict[int, Tensor]
+    """Those of each peer."""
 
 
 class Late(NamedTuple):
@@ -75,9 +87,7 @@ class Halo:
     """For each peer, which of the rows here it needs."""
     receives: dict[int, slice]
     """For each peer, its rows of the table."""
-    _messages: dict[tuple[int, int, torch.dtype], tuple[dict[int, Message], dict[int, Message], Tensor]] = field(
-        default_factory=dict
-    )
+    _buffers: dict[tuple[int, int, torch.dtype], Buffers] = field(default_factory=dict)
 
     @classmethod
     def of(cls, W: csr_array, parts: list[range], rank: int, device: torch.device) -> Halo:
@@ -127,7 +137,7 @@ class Halo:
 
     def some_buffers(
         self, x: Tensor, crossings: Mapping[int, Crossing], up: Tensor, late: Late | None = None
-    ) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
+    ) -> Buffers:
         """Messages out, with their rows, messages in, and a table of zeros, if only some links are up.
 
         Events are named, so the receiver knows which rows come, and of which age if messages are late, without being
@@ -151,18 +161,22 @@ class Halo:
                 message[peer] = _message_of_some(x, width // span, used.repeat(copies, 1))
             out[peer].rows.copy_(x[:, rows].view(batch, -1, width // span)[out[peer].travelling])
         # Zeros, not uninitialised memory: rows that do not come have weight zero, and 0 · NaN would be NaN.
-        return out, into, x.new_zeros(batch, len(self.columns), width)
+        return self._with_views(out, into, x.new_zeros(batch, len(self.columns), width))
 
-    def buffers(self, x: Tensor) -> tuple[dict[int, Message], dict[int, Message], Tensor]:
+    def buffers(self, x: Tensor) -> Buffers:
         """Messages out, messages in, and the table, for rows like x ``[batch, here, d]``; allocated once per shape."""
         batch, _, d = x.shape
         # Buffers can be used again, since an exchange does not return before all of its messages have left and arrived.
         key = (batch, d, x.dtype)
-        if key not in self._messages:
+        if key not in self._buffers:
             out = {peer: _message(x, len(rows)) for peer, rows in self.sends.items()}
             into = {peer: _message(x, rows.stop - rows.start) for peer, rows in self.receives.items()}
-            self._messages[key] = (out, into, x.new_empty(batch, len(self.columns), d))
-        return self._messages[key]
+            self._buffers[key] = self._with_views(out, into, x.new_empty(batch, len(self.columns), d))
+        return self._buffers[key]
+
+    def _with_views(self, out: dict[int, Message], into: dict[int, Message], table: Tensor) -> Buffers:
+        theirs = {peer: table[:, rows] for peer, rows in self.receives.items()}
+        return Buffers(out, into, table, table[:, self.own], theirs)
 
 
 def _length(rows: slice) -> int:
@@ -180,9 +194,11 @@ def _message(x: Tensor, rows: int) -> Message:
     return Message(buffer, content.view(batch, rows, d), header)
 
 
-def _allocate(x: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def _allocate(x: Tensor, count: int) -> tuple[Tensor, Tensor | np.ndarray, Tensor]:
     """A buffer for so many entries of the type of x, its header, and what follows the header."""
     kind = x.dtype if x.dtype.is_floating_point else torch.float32
     head = HEADER * kind.itemsize // x.dtype.itemsize
     buffer = x.new_zeros(head + count)
-    return buffer, buffer[:head].view(kind), buffer[head:]
+    header = buffer[:head].view(kind)
+    # Single numbers are read and written many times faster in an array of NumPy, which has no bfloat16.
+    return buffer, header.numpy() if x.device.type == "cpu" and kind != torch.bfloat16 else header, buffer[head:]

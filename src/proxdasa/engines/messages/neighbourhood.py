@@ -6,8 +6,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -193,13 +192,17 @@ class Neighbourhood:
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Exchange messages with processes; returns the seconds spent waiting."""
-        with self._naming_lost_agents():
+        try:
             return self._transport.exchange(out, into)
+        except LostError as error:
+            raise self._missing(error) from error
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
-        with self._naming_lost_agents():
+        try:
             return self._transport.sum(x)
+        except LostError as error:
+            raise self._missing(error) from error
 
     def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None, late: Late | None = None) -> Tensor:
         """The rows here and, fresh from their processes, those of neighbours elsewhere, in a buffer that is used again.
@@ -212,7 +215,7 @@ class Neighbourhood:
             return x
         began = time.perf_counter()
         some = None if up is None else self.halo.some_buffers(x, self._crossings, up, late)
-        out, into, table = some or self.halo.buffers(x)
+        out, into, table, own, theirs = some or self.halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
         # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0
@@ -228,14 +231,13 @@ class Neighbourhood:
             {peer: message.buffer for peer, message in into.items()},
         )
         self._talked = True
-        table[:, self.halo.own] = x
+        own.copy_(x)
         for peer, message in into.items():
             self._read_header(peer, turn, *message.header.tolist())
             if up is None:
-                table[:, self.halo.receives[peer]] = message.rows
+                theirs[peer].copy_(message.rows)
             else:
-                rows = table[:, self.halo.receives[peer]].view(len(x), -1, message.rows.shape[-1])
-                rows[message.travelling] = message.rows
+                theirs[peer].view(len(x), -1, message.rows.shape[-1])[message.travelling] = message.rows
         self.spent["waiting"] += waiting
         self.spent["communication"] += time.perf_counter() - began - waiting
         return table
@@ -254,21 +256,15 @@ class Neighbourhood:
             told = self._talks + int(left)
             self._stop = told if self._stop is None else min(told, self._stop)
 
-    @contextmanager
-    def _naming_lost_agents(self) -> Iterator[None]:
-        """Turn the loss of a process into an error that says which agent misses which."""
-        try:
-            yield
-        except LostError as error:
-            here, there = self.agents.start, self.parts[error.peer].start
-            if error.peer in self.halo.receives:
-                there = int(self.halo.columns[self.halo.receives[error.peer]][0])
-                here = next(i for i in self.agents if self._network.W[i, there])
-            # A sum involves everybody: if it fails and nobody knows why, the transport names this process itself.
-            lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
-            raise self._peer_error(
-                f"agent {here} has no message of {lost} in iteration {self.k}: {error.why}"
-            ) from error
+    def _missing(self, error: LostError) -> PeerError:
+        """The loss of a process as an error that says which agent misses which."""
+        here, there = self.agents.start, self.parts[error.peer].start
+        if error.peer in self.halo.receives:
+            there = int(self.halo.columns[self.halo.receives[error.peer]][0])
+            here = next(i for i in self.agents if self._network.W[i, there])
+        # A sum involves everybody: if it fails and nobody knows why, the transport names this process itself.
+        lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
+        return self._peer_error(f"agent {here} has no message of {lost} in iteration {self.k}: {error.why}")
 
     def _peer_error(self, what: str) -> PeerError:
         """The error to raise here: for this cause, or for the one that another process reported before."""
