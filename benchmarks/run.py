@@ -1,7 +1,7 @@
 """``make bench``: ratios of times, each measured within one run on this machine.
 
 Nothing is asserted; the ratios are for reading. Times are the best of several interleaved repetitions, so that other
-load on the machine affects both sides alike.
+load on the machine affects both sides alike. ``python -m benchmarks.run large`` runs one part, or several.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ def learning() -> None:
 
 def against_jax() -> None:
     """The a9a run on one core, ours and by hand in JAX and in torch, in a process of its own for each."""
-    rows = []
+    rows, jax = [], dict[str, float]()
     for what in ("JAX", "torch", "ordinary steps", "compiled"):
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}
         found = subprocess.run(
@@ -313,8 +313,14 @@ def against_jax() -> None:
             console.print(f"left out: {what} ({found.stderr.strip().splitlines()[-1]})")
             continue
         times = json.loads(found.stdout.splitlines()[-1])
-        rows.append([what, *(f"{times[str(trials)]:.2f}" for trials in (1, 10))])
-    show("a9a's perceptron, 8 agents, one core: ms for one iteration of one trial", ["what", "one trial", "ten"], rows)
+        jax = jax or (times if what == "JAX" else {})
+        shown = [f"{times[trials]:.2f}" for trials in ("1", "10")]
+        rows.append([what, *shown, *(f"{times[trials] / jax[trials]:.2f}" if jax else "" for trials in ("1", "10"))])
+    show(
+        "a9a's perceptron, 8 agents, one core: ms for one iteration of one trial",
+        ["what", "one trial", "ten", "one ÷ JAX", "ten ÷ JAX"],
+        rows,
+    )
 
 
 # ---------------------------------------------------------------------------------------- processes
@@ -392,17 +398,23 @@ def between_sites() -> None:
     show("two sites, gRPC with mutual TLS, ms", ["a row of", "round", "bare exchange", "ratio (aim: ≤ 1.3)"], rows)
 
 
-if __name__ == "__main__":
-    starting()
-    stacking()
-    floor()
-    learning()
-    against_jax()
-    mixing()
-    processes()
-    large()
+def several_jobs() -> None:
+    """Ten trials on a9a in several processes."""
     try:
         jobs.main()
     except FileNotFoundError as error:
         console.print(f"left out: ten trials on a9a in several processes ({error})")
-    between_sites()
+
+
+PARTS = {
+    part.__name__: part
+    for part in (
+        starting, stacking, floor, learning, against_jax, mixing, processes, large, several_jobs, between_sites
+    )
+}  # fmt: skip
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or PARTS:
+        if name not in PARTS:
+            sys.exit(f"no benchmark {name}; there are {', '.join(PARTS)}")
+        PARTS[name]()

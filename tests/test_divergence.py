@@ -7,6 +7,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, schedules
+from proxdasa.runs.divergence import broken_trials
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from tests.setups import digest, in_threads
@@ -105,3 +106,12 @@ def test_a_resumed_run_remembers_it_in_every_process(tmp_path):
     for several in results:
         assert (several.stopped, several.iterations, several.diverged) == (None, 60, one.diverged)
     same_rows(one.records, results[0].records)
+
+
+def test_large_numbers_are_not_broken_though_their_sum_is():
+    problem = problems.Quadratic(torch.eye(4).expand(3, 4, 4), torch.ones(3, 4))
+    engine = Setup(proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), trials=3).engine()
+    x = torch.full((3, 3, 4), 3e38)
+    assert broken_trials(engine, (x,)) == []
+    x[1, 2, 0], x[2, 0, 3] = torch.nan, -torch.inf
+    assert broken_trials(engine, (torch.zeros_like(x), x)) == [1, 2]

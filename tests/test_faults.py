@@ -65,7 +65,9 @@ def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, u
     deeds = [disturb(command, results, rng, ITERATIONS) for _ in range(2) if command.poll() is None]
     text = command.ended()
     check_same(results, undisturbed / "results")
-    assert text.count("signal SIGKILL; starting again from the last checkpoint") == len(deeds), (deeds, text)
+    # A process that was to be killed while ending may have ended before.
+    sure = sum("while ending" not in deed for deed in deeds)
+    assert sure <= text.count("signal SIGKILL; starting again from the last checkpoint") <= len(deeds), (deeds, text)
 
 
 def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed, tmp_path):

@@ -68,6 +68,8 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
     found = {chunk.bags is not None for chunk in p.observed._training_chunks}
     assert found == {False} if kind == "dense" else True in found, "chunks of a few examples may be dense"
     assert kind != "mixed" or found == {False, True}
+    count = sum(len(chunk.rows) for chunk in p.observed._training_chunks)
+    assert count < 50 if kind == "binary" else count == 50 or kind != "dense", "examples that repeat others count once"
     for got, expected in zip(p.observed.evaluate(x), p.evaluate(x), strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=1e-12, atol=1e-12)

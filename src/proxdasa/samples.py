@@ -141,6 +141,9 @@ class Samples:
     def _fetch(self, block: int, stream: int) -> Tensor:
         """The words of a block ``[BLOCK, trials, agents, words]``, as a view: the generator yields iterations last."""
         agents, count = self.agents, self.problem.words
+        if self.trials == 1 and count:  # without a copy, which is large if agents are many
+            words = self._words(self.seed, stream, self._first_trial, block, agents, BLOCK * count)
+            return torch.from_numpy(words).view(1, len(agents), BLOCK, count).permute(2, 0, 1, 3)
         fetched = np.empty((self.trials, len(agents), BLOCK * count), dtype=np.int32)
         for trial in range(self.trials) if count else ():
             name = self._first_trial + trial

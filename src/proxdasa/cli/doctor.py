@@ -145,8 +145,8 @@ def doctor(
         bool,
         typer.Option(
             "--messages",
-            help="Also import PyTorch, look for its devices, and start processes that send each other messages by sockets "
-            "and MPI; takes some seconds.",
+            help="Also import PyTorch, look for its devices, and start processes that send each other messages by "
+            "sockets and MPI; takes some seconds.",
         ),
     ] = False,
 ) -> None:

@@ -184,7 +184,7 @@ class SingleIndex:
         shared = x.flatten(0, -2).mT if x.shape[-2] == 1 and self.agents > MANY else None  # [d, trials]
         x = x.expand(*x.shape[:-2], self.agents, self.dim)
         θ = x.reshape(-1, self.agents, self.dim).permute(1, 2, 0)  # [n, d, trials]: one product per agent
-        loss, grad = θ.new_zeros(self.agents, θ.shape[-1]), torch.zeros_like(θ)
+        loss, grad = θ.new_zeros(self.agents, θ.shape[-1]), torch.zeros_like(θ.mT)  # [n, trials, d]
         for here in self._blocks:
             points = self._held[here] if self._held else self._draw(here)
             # Slices that stay in cache: X is read for the residual and again for the gradient.
@@ -194,9 +194,10 @@ class SingleIndex:
                 s = X @ θ[rows] if shared is None else (X.flatten(0, 1) @ shared).view(*Y.shape[:2], -1)
                 residual = self.link.value(s) - Y
                 loss[rows] += residual.square().sum(dim=1)
-                grad[rows] += X.mT @ (residual * self.link.slope(s))
+                # Not Xᵀ times a column, which takes more than twice as long.
+                grad[rows] += (residual * self.link.slope(s)).mT @ X
         count, shape = self.evaluation, x.shape
-        return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.permute(2, 0, 1).reshape(shape) * (2 / count))
+        return Evaluation(loss.T.reshape(shape[:-1]) / count, grad.transpose(0, 1).reshape(shape) * (2 / count))
 
     def scores(self, x: Tensor) -> dict[str, Tensor]:  # noqa: ARG002
         """No scores besides loss and gradient."""

@@ -91,9 +91,16 @@ class _CheckedAgents:
 
 def broken_trials(engine: Engine, state: Any) -> list[int]:
     """The trials in which some agent's state is not finite; all processes must ask together."""
-    broken = torch.stack([~torch.isfinite(tensor).all(dim=-1) for tensor in state]).any(dim=0)
+    broken = torch.stack([_broken_rows(tensor) for tensor in state]).any(dim=0)
     agents = engine.total(broken.sum(dim=-1))
     return [int(trial) for trial in agents.nonzero()]
+
+
+def _broken_rows(x: Tensor) -> Tensor:
+    # A sum is finite only if all of its terms are; it may overflow when they are, so it does not have the last word.
+    if bool(x.sum(dim=-1).isfinite().all()):
+        return torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device)
+    return ~torch.isfinite(x).all(dim=-1)
 
 
 def locate(

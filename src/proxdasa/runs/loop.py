@@ -60,8 +60,7 @@ class Loop:
     _seen: int = field(default=-1, init=False)
     """The iteration of the last observation."""
     _now: tuple[int, Any] = field(default=(0, None), init=False)
-    """The number of iterations made and the state after them. One tuple, assigned at once, because an interruption may
-    come between any two lines."""
+    """Iterations made, and the state after them: one tuple, because an interruption may come between any two lines."""
 
     def run(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Result:
         """Start, or continue from the last checkpoint, and iterate to the end, a stop, or until all trials diverged."""
@@ -211,8 +210,7 @@ class Loop:
         if numbers.shape != (len(view.x),):
             wanted = f"[{len(view.x)}], a number for each trial"
             raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
-        found: list[float] = numbers.tolist()
-        return found
+        return list(numbers.tolist())
 
     def _view(self, state: Any) -> View:
         averaging = self.algorithm.facts.averaging
