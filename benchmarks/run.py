@@ -386,7 +386,7 @@ def on_two_machines(rate: str, program: str, said: str) -> None:
 def between_sites() -> None:
     """A round between two sites against the bare exchange of the same bytes, encrypted alike."""
     rows = []
-    for link in sites.LINKS:
+    for link in (*sites.LINKS, sites.RELAYED):
         try:
             found = sites.measure(link)
         except OSError as error:

@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import queue
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.federation import HOST, credentials, free_ports, make_keys
+from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 from tests.namespaces import ADDRESSES, machines
 
 from proxdasa.runs.denormals import flushed_denormals
+from proxdasa.sites.heap import share_one_heap
 from proxdasa.sites.letters import SIZE
 from proxdasa.sites.links import Links
 from proxdasa.sites.post import Post
@@ -47,6 +49,9 @@ LINKS: dict[str, dict[str, str]] = {
     "50 Mbit/s": {"rate": "50mbit"},
     "50 Mbit/s, 20 ms": {"rate": "50mbit", "delay": "20ms"},
 }
+RELAYED = "20 ms, by a relay"
+"""The link of this machine whose delay needs no kernel: both exchanges go through relays that hold bytes back."""
+DELAY = 0.02
 METHOD = "/bare.Stream/Exchange"
 OPTIONS = [("grpc.max_receive_message_length", 2**23)]
 Times = dict[str, dict[str, float]]
@@ -59,22 +64,45 @@ def measure(link: str) -> Times:
         make_keys(folder, NAMES)
         places: list[list[str]] = [[], []]
         hosts = (HOST, HOST)
-        if LINKS[link]:
+        if LINKS.get(link):
             names = stack.enter_context(machines(**LINKS[link]))
             places, hosts = [["ip", "netns", "exec", name] for name in names], ADDRESSES
-        ports = [str(port) for port in free_ports(2)]
-        repeats = "3" if LINKS[link] else "15"
+        ports = free_ports(2)
+        called = [DelayingRelay(port).port for port in ports] if link == RELAYED else ports
+        repeats = "3" if LINKS.get(link) or link == RELAYED else "15"
         both = [
             subprocess.Popen(
-                [*place, sys.executable, "-m", "benchmarks.sites", name, str(folder), hosts[1], *ports, repeats],
+                [*place, sys.executable, "-m", "benchmarks.sites", name, folder, hosts[1], *map(str, ends), repeats],
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
-            for name, place in zip(NAMES, places, strict=True)
+            for name, place, ends in zip(NAMES, places, (called, ports), strict=True)
         ]
         codes = [process.wait() for process in both]
         if any(codes):
             raise OSError("a process has failed")
         return json.loads((folder / "times.json").read_text(encoding="utf-8"))
+
+
+class DelayingRelay(Relay):
+    """Passes all bytes on later, as a long line does: what follows need not wait for what is under way."""
+
+    def __init__(self, target: int) -> None:
+        super().__init__(target, remember=False)
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        line: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver, args=(line, sink), daemon=True).start()
+        with suppress(OSError):
+            while data := source.recv(2**16):
+                line.put((time.monotonic() + DELAY, data))
+        line.put((0.0, b""))
+
+    def _deliver(self, line: queue.SimpleQueue[tuple[float, bytes]], sink: socket.socket) -> None:
+        with suppress(OSError):
+            while (item := line.get())[1]:
+                time.sleep(max(0.0, item[0] - time.monotonic()))
+                sink.sendall(item[1])
+            sink.shutdown(socket.SHUT_WR)
 
 
 class Rows:
@@ -90,8 +118,8 @@ class Rows:
         """Send a row, wait for the other one and mix both."""
         self.links.begin(next(self._k))
         own = x.numpy()
-        rows = dict(enumerate(self.rounds.exchange(own).values(), 1))
-        torch.from_numpy(self._combine(own, rows))
+        rows = dict(enumerate(self.rounds.exchange(own, self._combine.begin).values(), 1))
+        torch.from_numpy(self._combine.end(own, rows))
         assert rows, "the other site was lost"
 
 
@@ -160,6 +188,7 @@ def timed(act: Callable[[], None], count: int) -> float:
 
 def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats: int) -> None:
     """One of the two processes; the one that calls takes the times."""
+    share_one_heap()  # as the program of a site does
     calls = name == NAMES[0]
     other, own = NAMES[calls], credentials(folder, name)
     address, bare_address = f"{host}:{port}", f"{host}:{bare_port}"
@@ -192,6 +221,7 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:6], int(sys.argv[6]))
     else:
-        for what, times in measure("loopback").items():
-            shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
-            print(f"{what}: {shown}, ratio {times['round'] / times['bare']:.2f}")
+        for link in ("loopback", RELAYED):
+            for what, times in measure(link).items():
+                shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
+                print(f"{link}: {what}: {shown}, ratio {times['round'] / times['bare']:.2f}")

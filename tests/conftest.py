@@ -27,7 +27,7 @@ LONG = (
     "divergence", "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised",
     "architectures", "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
     "running_statistics", "message_noise", "robustness", "federation", "site_security",
-    "site_agreement", "site_results",
+    "site_agreement", "site_results", "site_endings",
     "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
     "compression", "stale_messages", "rates", "study", "devices",
 )  # fmt: skip

@@ -36,7 +36,7 @@ class Sites:
         weights = {j: float(w) for j, w in enumerate(self.network.W[[i]].toarray()[0]) if w}
         own = row.numpy()
         rows = {int(j): values for j, values in self.exchange(i, own).items()}
-        return torch.from_numpy(Combination(weights, i)(own, rows))
+        return torch.from_numpy(Combination(weights, i).end(own, rows))
 
     def ask(self, act):
         found = {}

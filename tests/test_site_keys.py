@@ -39,6 +39,15 @@ def test_names_that_sites_may_not_have(tmp_path, name):
         keys.make_request(name, tmp_path)
 
 
+def test_a_site_cannot_be_called_like_the_authority(tmp_path, monkeypatch):
+    """Its key would be written where that of the authority is looked for."""
+    monkeypatch.chdir(tmp_path)
+    result = call("keys", "request", "authority")
+    assert result.exit_code == 2
+    assert "choose another name for the site" in " ".join(result.stderr.split())
+    assert not [*tmp_path.iterdir()]
+
+
 def test_what_is_wrong_with_a_pair(tmp_path):
     for authority in ("one", "two"):
         keys.make_authority(tmp_path / authority)

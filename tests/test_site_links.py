@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from proxdasa import networks
+from proxdasa.engines.products import ExactProduct
 from proxdasa.sites.bell import Bell
 from proxdasa.sites.letters import Kind, Letter
 from proxdasa.sites.links import BEAT, NOTHING, UNKNOWN, Links
-from proxdasa.sites.rounds import Rounds
+from proxdasa.sites.rounds import Combination, Rounds
 
 WEIGHTS = {"aachen": 0.25, "celle": 0.25}
 
@@ -109,6 +111,25 @@ def test_trackers_are_set_anew_unless_both_ends_know_that_they_counted_the_same(
     links.read()
     assert link.since == 12
     assert links.adopt() is anew
+
+
+@pytest.mark.parametrize("here", range(4))
+def test_a_combination_has_the_bits_of_the_exact_product(here):
+    """Whatever is computed before rows come, and whoever comes; zeros with a sign too."""
+    network, rng = networks.complete(4), np.random.default_rng(here)
+    x = rng.normal(size=(4, 50)).astype(np.float32)
+    x[rng.random(x.shape) < 0.5] = -0.0
+    expected = ExactProduct(network.W, torch.float32)(torch.from_numpy(x)[None])[0, here].numpy()
+    combination = Combination({j: float(network.W[here, j]) for j in range(4)}, here)
+    others = [j for j in range(4) if j != here]
+    for came in (others, others[1:], [], others):  # the weights of those who do not come stay here
+        combination.begin(x[here])
+        found = combination.end(x[here], {j: x[j] for j in came})
+        total = np.zeros_like(found)
+        for j in sorted([*came, here]):
+            total += x[j] * np.float32(0.25 * (4 - len(came) if j == here else 1))
+        assert found.tobytes() == total.tobytes()
+    assert found.tobytes() == expected.tobytes()
 
 
 def test_a_site_that_is_alone_keeps_the_pace_of_all(links):

@@ -1,5 +1,8 @@
 """The short form of ``make soak``, and what it would find."""
 
+import platform
+import subprocess
+import sys
 import types
 
 import pytest
@@ -15,6 +18,30 @@ def test_a_soak_of_seconds(tmp_path, capsys):
     told = capsys.readouterr().out
     assert "in the end: |mean u − mean v| = " in told
     assert "  aachen: memory " in told
+
+
+def test_threads_share_one_heap():
+    """So that memory does not grow with every new thread."""
+    code = """
+import ctypes, sys, threading
+from pathlib import Path
+from proxdasa.sites.heap import share_one_heap
+print(share_one_heap())
+libc, held = ctypes.CDLL(None), []
+libc.malloc.restype = ctypes.c_void_p
+threads = [threading.Thread(target=lambda: held.append(libc.malloc(ctypes.c_size_t(2000)))) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+heap = next(line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("[heap]")).split()[0]
+begin, end = (int(each, 16) for each in heap.split("-"))
+print(all(begin <= place < end for place in held))
+"""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("another C library")
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout == "True\nTrue\n"
 
 
 def watch(**growing):

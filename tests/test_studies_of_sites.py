@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import cli
 from proxdasa.exit_codes import Code
-from proxdasa.sites import keys
-from proxdasa.sites.study import read_study
+from proxdasa.sites import keys, rehearsal
+from proxdasa.sites.study import own_problem, read_study
 from tests.federation import HOST, free_ports, make_keys
 
 STUDY = """
@@ -107,6 +107,7 @@ def test_a_rehearsal_from_the_command_line(study, tmp_path):
         ("patience = 5.0", "patients = 5.0", r"sites\.patients: unknown key; accepted: addresses, agreement"),
         ("patience = 5.0", "patience = 0.0", r"sites\.patience must be a positive, finite number; got 0\.0"),
         ('rwth = ""', 'RWTH = ""', "the name of a site has 1 to 63 small letters"),
+        ('rwth = ""', 'authority = ""', "authority is the name of the authority's files; choose another name"),
         ('rwth = ""', 'rwth = "somewhere"', r'sites\.addresses\.rwth must be "host:port"'),
         ('rwth = ""', "", r"sites\.addresses has 2 sites, but the network has 3 agents"),
         ("iterations = 40", "iterations = 40\ntrials = 2", "trials must be 1 for sites; got 2"),
@@ -147,6 +148,74 @@ def test_data_of_a_site_take_the_place_of_the_files_of_all(tmp_path):
         read_study(path, tmp_path / "mine.csv")
 
 
+TABLES = """
+iterations = 3
+algorithm = { name = "ProxDASA", gamma = 0.1 }
+network = { name = "from_links", links = [["rwth", "lmu"], ["lmu", "charite"]] }
+[problem]
+name = "Supervised"
+agents = 3
+model = { name = "mlp", inputs = 1, outputs = 2 }
+data = { name = "per_agent", files = "rows/{site}.csv", target = "sick", labels = [0, 1] }
+[sites.addresses]
+rwth = ""
+charite = "localhost:7443"
+lmu = "localhost:7444"
+"""
+
+
+def test_files_named_by_sites(tmp_path, monkeypatch):
+    """The same file names the data of a simulation, which needs all of them, and those of each site."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.toml").write_text(TABLES)
+    result = call("run", "study.toml", "--output", "out", "--quiet")
+    missing = ", ".join(f"{name} ({tmp_path / 'rows' / name}.csv)" for name in ("charite", "lmu", "rwth"))
+    assert result.exit_code == Code.REFUSED
+    assert f"there is no file of {missing}" in result.stderr.replace("\n", "")
+    (tmp_path / "rows").mkdir()
+    ages = {"rwth": [1, 2], "charite": [3], "lmu": [4, 5, 6]}
+    for name, column in ages.items():
+        text = "age,sick\n" + "".join(f"{age},{age % 2}\n" for age in column)
+        (tmp_path / "rows" / f"{name}.csv").write_text(text)
+    study = read_study(tmp_path / "study.toml")
+    for name, column in ages.items():
+        assert own_problem(study, name).examples.x.flatten().tolist() == column
+    result = call("run", "study.toml", "--output", "out", "--quiet")
+    assert result.exit_code == 0, result.output
+    read_again = proxdasa.load("out").config["problem"]["data"]
+    assert (read_again["files"], read_again["names"]) == ("rows/{agent}.csv", ["charite", "lmu", "rwth"])
+    (tmp_path / "rows" / "lmu.csv").rename(tmp_path / "rows" / "LMU.csv")
+    with pytest.raises(FileNotFoundError, match=rf"there is no file of lmu \({tmp_path}/rows/lmu.csv\)$"):
+        own_problem(study, "lmu")
+    own_problem(study, "rwth")
+    (tmp_path / "study.toml").write_text(TABLES[: TABLES.index("[sites")])
+    result = call("run", "study.toml", "--output", "other")
+    assert "problem.data.files has {site}, which needs the names of sites" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("text", [None, "", '{"site": "lmu", "doi', "[]", "{}", '{"at": "now"}', "\udcff"])
+def test_a_status_that_is_missing_or_broken(tmp_path, text):
+    if text is not None:
+        (tmp_path / "status.json").write_text(text, errors="surrogateescape")
+    result = call("site", "status", tmp_path)
+    assert result.exit_code == Code.REFUSED
+    said = " ".join(result.stderr.split())
+    words = "no site has written its status into" if text is None else "is not the status of a site"
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_rehearsal_in_which_a_site_fails_has_its_exit_code(study, tmp_path, monkeypatch):
+    codes = {"charite": Code.LOST, "lmu": Code.DIVERGED, "rwth": Code.DONE}
+    commands = {name: [sys.executable, "-Sc", f"raise SystemExit({code:d})"] for name, code in codes.items()}
+    monkeypatch.setattr(rehearsal.Rehearsal, "commands", lambda *_: commands)
+    result = call("site", "run", study, "--rehearse", "--output", tmp_path / "out")
+    assert result.exit_code == Code.DIVERGED
+    said = result.stdout.replace("\n", "")
+    assert "rwth: finished" in said
+    assert f"lmu: ended with code 4; see {tmp_path / 'out' / 'lmu'}.log" in said
+
+
 def test_check_names_every_problem_and_its_cure(study, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call("site", "check", study, "--as", "lmu")
@@ -159,7 +228,15 @@ def test_check_names_every_problem_and_its_cure(study, tmp_path, monkeypatch):
     assert "neighbours of lmu: charite, rwth" in result.stdout
     assert "certificate of lmu, valid until" in result.stdout
     assert "no answer from charite" in result.stdout
+    result = call("site", "check", study, "--as", "nobody")
+    assert result.exit_code == Code.UNWELL
+    assert "there is no site 'nobody' in the study; it has charite, lmu, rwth" in result.stdout
+    os.utime(study, (time.time() + 3600,) * 2)
     result = call("site", "check", study, "--as", "rwth")
+    assert result.exit_code == Code.UNWELL
+    assert f"but {study} was written later" in result.stdout.replace("\n", " ")
+    assert "cure: set the clock" in result.stdout
+    assert "all sites need this version of proxdasa" in " ".join(result.stdout.split())
     assert "no open port: this site calls its neighbours" in result.stdout
 
 

@@ -50,7 +50,7 @@ def input_errors() -> Iterator[None]:
         out_of_memory = memory_budget.is_exhausted(error)
         if isinstance(error, RuntimeError) and not out_of_memory:
             raise
-        _print_line("[red]error:[/]", OUT_OF_MEMORY if out_of_memory else _sentence(error))
+        _print_line("[red]error:[/]", OUT_OF_MEMORY if out_of_memory else sentence(error))
         unwritten = isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in UNWRITABLE)
         raise typer.Exit(Code.UNWRITTEN if unwritten else Code.REFUSED) from None
 
@@ -69,7 +69,7 @@ def _visible(text: str) -> str:
     return "\n".join(map(reports.visible, text.split("\n")))
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
     """What an error says; of those of the operating system, without their numbers."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

@@ -10,16 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from proxdasa import reports
-from proxdasa.cli.display import err, input_errors, output_option, say, show_warning
+from proxdasa.cli.display import err, input_errors, output_option, say, sentence, show_warning
 from proxdasa.cli.doctor import ROOM, Finding, show_findings
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import Code, foremost
+
+CLOCK = 600.0
+"""Seconds by which clocks may differ: as certificates allow."""
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a study as one of several sites.")
 
@@ -76,8 +81,10 @@ def run(
         raise typer.BadParameter("which site is this? --as NAME, or --rehearse for all of them on this machine")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     with input_errors():
+        from proxdasa.sites.heap import share_one_heap  # noqa: PLC0415
         from proxdasa.sites.site import Site  # noqa: PLC0415 - grpc is an extra
 
+        share_one_heap()
         known, credentials, address = _prepare(study, name, data, keys, listen)
         site = Site(known, name, credentials, output, address, checkpoint_every)
         try:
@@ -96,7 +103,10 @@ def run(
 @app.command()
 def check(study: StudyFile, name: Name, data: Data = None, keys: Keys = Path(), listen: Listen = None) -> None:
     """Check what this site needs before the study starts; every problem comes with a cure."""
-    looks = (_look_at_study, _look_at_keys, _look_at_port, _look_at_neighbours, _look_at_disk)
+    looks = (
+        _look_at_study, _look_at_versions, _look_at_keys, _look_at_clock, _look_at_port, _look_at_neighbours,
+        _look_at_disk,
+    )  # fmt: skip
     show_findings(look(study, name, data, keys, listen) for look in looks)
 
 
@@ -109,8 +119,12 @@ def status(folder: Annotated[Path, typer.Argument(help="The --output of a site."
         try:
             found: dict[str, Any] = json.loads((folder / STATUS).read_bytes())
             lines = _status_lines(found)
-        except (json.JSONDecodeError, KeyError, AttributeError, TypeError):
-            raise ValueError(f"{folder / STATUS} is not the status of a site") from None
+        except FileNotFoundError:
+            raise ValueError(
+                f"no site has written its status into {folder}; is it the --output of a site that has begun?"
+            ) from None
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise ValueError(f"{folder / STATUS} is not the status of a site, which would write it anew") from None
     for line in lines:
         say(line)
 
@@ -182,7 +196,19 @@ def _look(act: Callable[[], str], cure: str, needed: bool = True) -> Finding:
     try:
         return Finding(act())
     except (OSError, ValueError, ModuleNotFoundError) as error:
-        return Finding(str(error), cure, needed)
+        return Finding(sentence(error), cure, needed)
+
+
+def _known(study: Path, name: str, data: Path | None) -> Any:
+    """The study; None if it cannot be read or there is no such site in it, which `_look_at_study` says."""
+    try:
+        from proxdasa.sites.study import read_study  # noqa: PLC0415
+
+        known = read_study(study, data)
+        known.number(name)
+    except (OSError, ValueError, ModuleNotFoundError):
+        return None
+    return known
 
 
 def _look_at_study(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
@@ -209,13 +235,33 @@ def _look_at_keys(_study: Path, name: str, _data: Path | None, keys: Path, *_: A
     return _look(act, f"proxdasa keys request {name}, have it signed, and put the files into {keys.resolve()}")
 
 
-def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen: str | None) -> Finding:
-    def act() -> str:
-        from proxdasa.sites.study import read_study  # noqa: PLC0415
+def _look_at_versions(*_: Any) -> Finding:
+    names = ("proxdasa", "torch", "numpy", "grpcio", "cryptography")
+    return _look(
+        lambda: f"{', '.join(f'{name} {version(name)}' for name in names)}; all sites need this version of proxdasa",
+        "pip install 'proxdasa[sites]'",
+    )
 
-        address = listen or read_study(study, data).addresses[name]
-        if not address:
-            return "no open port: this site calls its neighbours"
+
+def _look_at_clock(study: Path, name: str, _data: Path | None, keys: Path, *_: Any) -> Finding:
+    """A clock that is behind shows by files from the future; one that is ahead, by certificates that have expired."""
+    files = [path for path in (study, keys / f"{name}.crt", keys / "authority.crt") if path.exists()]
+    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+    found = f"the clock says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    if newest and newest.stat().st_mtime > time.time() + CLOCK:
+        return Finding(f"{found}, but {newest} was written later", "set the clock, best by NTP")
+    return Finding(found)
+
+
+def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen: str | None) -> Finding:
+    known = _known(study, name, data)
+    if not listen and not known:
+        return Finding("the port is unknown without a study", "see above", needed=False)
+    address = listen or known.addresses[name]
+    if not address:
+        return Finding("no open port: this site calls its neighbours")
+
+    def act() -> str:
         host, port = address.rsplit(":", 1)
         with socket.create_server((host.strip("[]") if listen else "", int(port))):
             return f"port {port} is free to listen at"
@@ -224,13 +270,9 @@ def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen
 
 
 def _look_at_neighbours(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
-    from proxdasa.sites.study import read_study  # noqa: PLC0415
-
-    try:
-        known = read_study(study, data)
-        addresses = {other: known.addresses[other] for other in known.weights(name) if known.addresses[other]}
-    except (OSError, ValueError):
+    if not (known := _known(study, name, data)):
         return Finding("neighbours are unknown without a study", "see above", needed=False)
+    addresses = {other: known.addresses[other] for other in known.weights(name) if known.addresses[other]}
     silent = []
     for other, address in addresses.items():
         host, port = address.rsplit(":", 1)

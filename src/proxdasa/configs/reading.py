@@ -34,6 +34,9 @@ from proxdasa.configs.settings_file import ConfigError, load
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
+SITE = "{site}"
+"""Stands for the name of a site in the names of files."""
+
 
 def read(path: Path, try_step: bool = True, auto: float | None = None, device: str | None = None) -> Setup:
     """The run that a TOML file (or the config.json of saved results) describes.
@@ -60,9 +63,12 @@ def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
 
 def _build(settings: Mapping[str, Any], try_step: bool) -> Setup:
     refuse_auto(settings)
-    # Who takes part in a study is no matter of the run that simulates it (see `proxdasa.sites.study`).
+    sites = settings.get("sites")
+    # Of who takes part in a study only the names matter to the run that simulates it (see `proxdasa.sites.study`).
     given = {key: value for key, value in settings.items() if key != "sites"}
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
+    if "problem" in settings:
+        settings["problem"] = with_names(settings["problem"], sites)
     if "network" in settings:
         settings["network"] = with_size(settings["network"], settings.get("problem"))
     setup: Setup = make(Setup, settings, key="")
@@ -79,6 +85,17 @@ def with_size(network: Any, problem: Any) -> Any:
         if builder and "agents" in inspect.signature(builder).parameters:
             return {"agents": problem["agents"], **table}
     return table
+
+
+def with_names(problem: Any, sites: Any) -> Any:
+    """The table of a problem with the names of sites, in alphabetical order, for files = "{site}.csv"."""
+    data = problem.get("data") if isinstance(problem, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(files := data.get("files"), str) or SITE not in files:
+        return problem
+    addresses = sites.get("addresses") if isinstance(sites, Mapping) else None
+    if not isinstance(addresses, Mapping):
+        raise ConfigError(f"problem.data.files has {SITE}, which needs the names of sites in a table sites.addresses")
+    return {**problem, "data": {**data, "files": files.replace(SITE, "{agent}"), "names": sorted(addresses)}}
 
 
 def make_one_step(setup: Setup) -> None:

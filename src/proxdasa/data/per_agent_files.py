@@ -37,12 +37,13 @@ class PerAgent:
     test: str | None
     target: str | None
     dtype: Kind | None = None
+    names: tuple[str, ...] | None = None
     here: ClassVar[bool] = False
     partition: ClassVar[None] = None
 
     def load(self, agents: range, partition: Partition | None = None) -> tuple[Dataset, list[Tensor]]:  # noqa: ARG002
         """The examples of these agents, agent after agent, and the test examples, which every process reads."""
-        held = [self._read(f"agent {agent}", self.files.replace(AGENT, str(agent))) for agent in agents]
+        held = [self._read(whose, file) for whose, file in self._files(agents)]
         for one in held:
             if (shapes := _shapes(one)) != _shapes(held[0]):
                 raise ValueError(
@@ -61,6 +62,17 @@ class PerAgent:
             _check_types(test, held[0])
             whole = replace(whole, test_x=test.x, test_y=test.y)
         return whole, list(torch.split(torch.arange(len(y)), [len(one.y) for one in held]))
+
+    def _files(self, agents: range) -> list[tuple[str, str]]:
+        """Whose files there are, and their names; all that are missing are named at once."""
+        if self.names is None:
+            return [(f"agent {agent}", self.files.replace(AGENT, str(agent))) for agent in agents]
+        if agents.stop > len(self.names):
+            raise ValueError(f"names has {len(self.names)} names of agents; there are at least {agents.stop} agents")
+        found = [(name, self.files.replace(AGENT, name)) for name in self.names[agents.start : agents.stop]]
+        if missing := [f"{name} ({Path(file).absolute()})" for name, file in found if not Path(file).exists()]:
+            raise FileNotFoundError(f"there is no file of {', '.join(missing)}")
+        return found
 
     def _read(self, whose: str, file: str) -> Dataset:
         path, known = Path(file), None if self.labels is None else np.unique(np.array(self.labels, dtype=np.float64))
@@ -102,6 +114,8 @@ class PerAgent:
         plain = {"name": "per_agent", **asdict(self), "regression": self.labels is None}
         if self.dtype is None:
             del plain["dtype"]  # so that runs of before there was a choice are described as they were
+        if self.names is None:
+            del plain["names"]
         return plain
 
 
@@ -159,6 +173,7 @@ def per_agent(
     regression: bool = False,
     target: str | None = None,
     dtype: Kind | None = None,
+    names: Sequence[str] | None = None,
 ) -> PerAgent:
     r"""Examples in one file for each agent; ``{agent}`` in the file name stands for the agent's number, from 0 on.
 
@@ -167,7 +182,8 @@ def per_agent(
     default all other columns, are x; or .safetensors with x ``[N, ...]`` and y; or else LIBSVM's with the given number
     of ``features``. Text files may be compressed, .bz2, .gz, .xz. The numbers in tables are refused if any is missing.
     Since a file may lack some labels, ``labels`` lists all of them; in ascending order they become
-    0, ..., C − 1. With ``regression`` there are no labels, and y are targets.
+    0, ..., C − 1. With ``regression`` there are no labels, and y are targets. With ``names`` of the
+    agents ``{agent}`` stands for the name.
 
     ``dtype`` is the type of x, and of targets: "float32", "float64", or "int64" for networks that take whole numbers,
     as embeddings do. By default it is that of the files: float64 and whole numbers in .safetensors stay what they are,
@@ -188,9 +204,13 @@ def per_agent(
         >>> clinics.load(range(1))[0].x
         tensor([[71.0000,  0.5000],
                 [38.0000,  0.1000]])
+        >>> data.per_agent("{agent}.csv", names=["lmu", "rwth"], labels=[0, 1], target="sick").names
+        ('lmu', 'rwth')
     """
     if AGENT not in str(files):
         raise ValueError(f"files must have {AGENT} in place of the agent's number; got {str(files)!r}")
+    if names is not None and len({*names}) < len(names):
+        raise invalid("names", "a different one for each agent", list(names))
     _check_kind(Path(files), features, target)
     if test is not None and (_kind(Path(test)) in TABLES) != (target is not None):
         raise ValueError(f"files and test must both be tables (.csv, .parquet) or neither; got test = {str(test)!r}")
@@ -200,7 +220,8 @@ def per_agent(
         raise invalid("dtype", '"float32", "float64" or "int64", or left out for the type that the files have', dtype)
     known = None if labels is None else tuple(labels)
     chosen = features if features is None or isinstance(features, int) else tuple(features)
-    return PerAgent(str(files), chosen, known, None if test is None else str(test), target, dtype)
+    named = None if names is None else tuple(names)
+    return PerAgent(str(files), chosen, known, None if test is None else str(test), target, dtype, named)
 
 
 def _check_kind(path: Path, features: int | Sequence[str] | None, target: str | None) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxdasa import disk
+from proxdasa.configs.reading import SITE
 from proxdasa.sites import keys
 from proxdasa.sites.study import Study, read_study
 
-SITE = "{site}"
 HOST = "127.0.0.1"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,11 @@ class Rounds:
         for name in missing:
             self.links.drop(self.links.all[name], "it is not there")
 
-    def exchange(self, row: Row) -> dict[str, Row]:
-        """One round: send our row over the links that count; returns the rows of those that count it too."""
+    def exchange(self, row: Row, meanwhile: Callable[[Row], None] | None = None) -> dict[str, Row]:
+        """One round: send our row over the links that count; returns the rows of those that count it too.
+
+        ``meanwhile`` is called with our row while the others are on their way.
+        """
         place = (self.links.k, self.links.round)
         self.links.round += 1
         active = [link for link in self.links.all.values() if self.links.counts(link)]
@@ -74,6 +77,8 @@ class Rounds:
             letter = Letter(Kind.ROWS, epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
             if not self.links.post.send(link.name, letter):
                 self.links.drop(link, "it cannot be reached")
+        if meanwhile:
+            meanwhile(row)
         found = self._collect([link for link in active if self.links.counts(link)], place)
         rows: dict[str, Row] = {}
         for link, letter in found.items():
@@ -86,11 +91,36 @@ class Rounds:
             link.missed += name not in rows
         return rows
 
+    def listen(self, k: int) -> None:
+        """Before the last rounds, which begin with k: a site that is alone hears what its neighbours do.
+
+        One that comes back so late may be here before it has heard that they have finished.
+        """
+        until, links = time.monotonic() + self._patience, self.links.all.values()
+        while not any(link.since is not None or link.last_x for link in links) and time.monotonic() < until:
+            if not any(self.links.post.connected(link.name) for link in links):
+                break
+            self.links.begin(k)
+            self.links.post.news.wait(BEAT / 10)
+
     def finish(self, x: Tensor) -> None:
         """Say that we have made our last round, and wait until the neighbours have, or patience ends.
 
         Our last x goes with it, for neighbours that were too far behind to take part in the last rounds.
         """
+        self._hand_out(x, self._expected)
+
+    def stay(self, x: Tensor, leave: Callable[[], bool]) -> None:
+        """Hand our last x to neighbours that were lost shortly before the end, if they come back while patience lasts.
+
+        ``leave`` says that we must not stay any longer.
+        """
+        if lost := [name for name, link in self.links.all.items() if self._missing(link)]:
+            log.info("finished; staying up to %g s in case of the return of %s", self._patience, ", ".join(lost))
+            self._hand_out(x, lambda link: self._missing(link) and not leave())
+
+    def _hand_out(self, x: Tensor, expected: Callable[[Link], bool]) -> None:
+        """Send our last x to whoever is there or comes, as long as a neighbour is expected, and patience lasts."""
         until, post = time.monotonic() + self._patience, self.links.post
         stop = self.links.agreed_stop()
         done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=x.numpy().tobytes())
@@ -99,7 +129,7 @@ class Rounds:
             here = [name for name in self.links.all if post.connected(name)]
             told = {name for name in here if name in told or post.send(name, done)}
             self.links.read()
-            if not any(map(self._expected, self.links.all.values())):
+            if not any(map(expected, self.links.all.values())):
                 break
             post.news.wait(min(left, BEAT))
         self.links.read()  # the last letter of one that left just now
@@ -122,6 +152,11 @@ class Rounds:
     def _expected(self, link: Link) -> bool:
         """Whether a neighbour is there and has not finished."""
         return self.links.post.connected(link.name) and not link.last_x
+
+    def _missing(self, link: Link) -> bool:
+        """Whether a neighbour has not finished, as far as we know, and is there or was until not long ago."""
+        lost = link.since is not None or link.dropped > 0
+        return not link.last_x and (lost or self.links.post.connected(link.name))
 
     def _collect(self, links: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
         """The rows of a round, as far as they come in time."""
@@ -189,27 +224,48 @@ class Combination:
 
     def __init__(self, weights: Mapping[int, float], here: int) -> None:
         self._weights, self._here = {here: 0.0, **weights}, here
-        self._came: Set[int] = set()
-        self._rounded: list[tuple[int, Any]] = []
-        self._term = np.empty(0)
+        self._came: Set[int] = weights.keys() - {here}
+        self._before: list[tuple[int, Any]] = []
+        self._after: list[tuple[int, Any]] = []
+        self._own_weight: Any = None
+        self._own: Row | None = None
+        self._sum = self._term = np.empty(0)
 
-    def __call__(self, own: Row, rows: Mapping[int, Row]) -> Row:
+    def begin(self, own: Row) -> None:
+        """Compute our own term while the rows of the others are on their way, as if those of the last round came again.
+
+        The result will be in its memory: new memory for a large row costs more than computing it.
+        """
+        if own.shape != self._term.shape or own.dtype != self._term.dtype:
+            self._prepare(own, self._came)
+        self._own = np.multiply(own, self._own_weight)
+        np.add(self._own, 0.0, self._own)  # −0 becomes 0, and then so does a sum with it
+
+    def end(self, own: Row, rows: Mapping[int, Row]) -> Row:
         """The sum in ascending order of agents, each term rounded before it is added: see `ExactProduct`.
 
-        Terms share a buffer, because new memory for a large one costs more than computing it.
+        No sum is −0, as none is that begins with 0. The last two numbers that are added may change places.
         """
-        if own.shape != self._term.shape or own.dtype != self._term.dtype or rows.keys() != self._came:
+        if self._own is None or rows.keys() != self._came:
             self._prepare(own, rows.keys())
-        (first, weight), *others = self._rounded
-        total: Row = np.multiply(rows.get(first, own), weight, self._term) + 0.0  # 0 + -0 is 0
-        for j, weight in others:
-            np.add(total, np.multiply(rows.get(j, own), weight, self._term), total)
+            self.begin(own)
+        assert self._own is not None
+        total, self._own = self._own, None
+        if self._before:
+            (first, weight), *others = self._before
+            np.multiply(rows[first], weight, self._sum)
+            for j, weight in others:
+                np.add(self._sum, np.multiply(rows[j], weight, self._term), self._sum)
+            np.add(self._sum, total, total)
+        for j, weight in self._after:
+            np.add(total, np.multiply(rows[j], weight, self._term), total)
         return total
 
     def _prepare(self, like: Row, came: Set[int]) -> None:
         """Round the weights for rows like this from those who came, which are usually the same in the next round."""
         missing = math.fsum(w for j, w in self._weights.items() if j != self._here and j not in came)
-        weights = {j: self._weights[j] for j in sorted({*came, self._here})}
-        weights[self._here] += missing
-        self._rounded = [(j, like.dtype.type(weight)) for j, weight in weights.items()]
-        self._came, self._term = {*came}, np.empty_like(like)
+        self._own_weight = like.dtype.type(self._weights[self._here] + missing)
+        rounded = [(j, like.dtype.type(self._weights[j])) for j in sorted(came)]
+        self._before = [(j, weight) for j, weight in rounded if j < self._here]
+        self._after = [(j, weight) for j, weight in rounded if j > self._here]
+        self._came, self._sum, self._term = {*came}, np.empty_like(like), np.empty_like(like)

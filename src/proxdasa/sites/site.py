@@ -30,6 +30,8 @@ from proxdasa.sites.study import FORM, Study, form, own_problem
 
 MEAN, OVER = "mean_{}", "mean_over"
 """The names of means over sites in the records, and of the number of sites that they are over."""
+TOGETHER, IN_PART, APART = "yes", "in part: a neighbour was missing in the last rounds", "no"
+"""Whether the model that a site saves was brought together with those of others."""
 AGAIN = 5.0
 """Seconds between two attempts to save the results."""
 
@@ -51,6 +53,7 @@ class Site:
     """Called after each iteration."""
     rows: list[Row] = field(default_factory=list, init=False)
     _halt: bool = field(default=False, init=False)
+    _together: str = field(default=TOGETHER, init=False)
 
     def __post_init__(self) -> None:
         study, setup = self.study, self.study.setup
@@ -83,29 +86,38 @@ class Site:
 
     def run(self) -> Result:
         """Iterate with whoever is there, mix for some rounds at the end, and save what there is."""
-        with torch.no_grad(), flushed_denormals():
-            try:
+        try:
+            with torch.no_grad(), flushed_denormals():
                 k, state = self._begin()
                 k, state = self._iterate(k, state)
-                halted, stop = self._halt and self.links.stop == NEVER, self.links.stop
+                halted = self._halt and self.links.stop == NEVER
                 if halted:
                     self._save(k, state)
                 else:
                     state = self._end(k, state)
                     self.rounds.finish(self.agent.pack(state.x))
-            finally:
-                self.post.close()
-        self._config["facts"]["links"] = self.links.history()
+            result = self._leave(k, state, halted)
+            if not halted:
+                self.rounds.stay(self.agent.pack(state.x), lambda: self._halt)
+        finally:
+            self.post.close()
+        return result
+
+    def _leave(self, k: int, state: Any, halted: bool) -> Result:
+        """Save what there is after k iterations."""
+        alone = not halted and not any(link.last_x or link.since is not None for link in self.links.all.values())
+        if alone:
+            self._together = APART
+            log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
+        stop, together = self.links.stop, APART if halted else self._together
+        self._config["facts"] |= {"links": self.links.history(), "brought_together": together}
         result = Result(
             config=self._config, records=self.rows, state=self._everything(state), iterations=k,
             stopped="interrupted" if halted else None if stop == NEVER else "stationary",
             stationary={} if stop == NEVER else {0: stop}, proximal_point=self._proximal_point(state),
         )  # fmt: skip
         self._store(result)
-        alone = not halted and not any(link.last_x or link.since is not None for link in self.links.all.values())
         self._tell(k, "stopped" if halted else "finished alone" if alone else "finished", always=True)
-        if alone:
-            log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
         return result
 
     def _store(self, result: Result) -> None:
@@ -154,10 +166,18 @@ class Site:
             link.since, link.last, link.dropped = None, UNKNOWN, time.monotonic()
             link.note_outage(found.k)
         log.info("going on from iteration %d", found.k)
-        self.rounds.assemble(everybody=False)
         beside = {name: found.state.pop(name) for name in [*found.state] if name.startswith(EXTRA)}
         self.agent.extra_rows = {name.removeprefix(EXTRA): rows for name, rows in beside.items()}
-        return found.k, self._algorithm.State(**found.state)
+        state = self._algorithm.State(**found.state)
+        try:
+            self.rounds.assemble(everybody=False)
+        except TimeoutError as error:
+            self._leave(found.k, state, halted=True)  # so that it can still go on
+            raise TimeoutError(
+                f"{error}. Until then {self.folder} has what this site computed by itself up to iteration {found.k}, "
+                "not brought together with the models of others; if they have finished, ask one of them for the model"
+            ) from None
+        return found.k, state
 
     def _iterate(self, k: int, state: Any) -> tuple[int, Any]:
         """Iterate to the end, or to where sites agree to stop; returns how many iterations there were."""
@@ -209,17 +229,19 @@ class Site:
 
     def _end(self, k: int, state: Any) -> Any:
         """Bring the sites together by rounds of mixing alone, or take over what the others have ended with."""
-        if (row := self.rounds.ended(self.agent.pack(state.x))) is not None:
-            log.info("the others have finished; their x is taken over at iteration %d", k)
-            return state._replace(x=self.agent.unpack(row))
         self._tell(k, "bringing the sites together", always=True)
+        self.rounds.listen(self._K)
         x, missed = state.x, self.rounds.missed
         self.agent.leave()  # these rounds belong to no iteration, in which a method might send nothing
         for r in range(self._last_rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
+            if (row := self.rounds.ended(self.agent.pack(x))) is not None:
+                log.info("the others have finished; their x is taken over at iteration %d", k)
+                return state._replace(x=self.agent.unpack(row))
             x = self.agent.bring_together(x)
         if self.rounds.missed > missed:
+            self._together = IN_PART
             log.warning("a neighbour was missing in the last rounds; the models of sites may differ more than agreed")
         return state._replace(x=x)
 

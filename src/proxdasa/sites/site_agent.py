@@ -35,8 +35,8 @@ class SiteAgent(LocalAgents):
     def round(self, x: Tensor) -> Tensor:
         """One round: Σ_j W_ij x_j over the neighbours that are there, of rows of any width."""
         own = x.contiguous().numpy()
-        rows = {self._numbers[name]: row for name, row in self._exchange(own).items()}
-        return torch.from_numpy(self._combine(own, rows))
+        rows = {self._numbers[name]: row for name, row in self._exchange(own, self._combine.begin).items()}
+        return torch.from_numpy(self._combine.end(own, rows))
 
     def gather(self, x: Tensor) -> Tensor:
         """The rows of this site: it knows no others."""

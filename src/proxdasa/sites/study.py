@@ -118,7 +118,7 @@ def read_study(path: Path, data: Path | None = None) -> Study:
     """Read a study; ``data`` takes the place of the file of this site's examples."""
     text, settings = path.read_bytes(), settings_file.load(path)
     try:
-        sites = settings.pop("sites", None)
+        sites = settings.get("sites")
         if not isinstance(sites, Mapping) or not isinstance(sites.get("addresses"), Mapping):
             raise ConfigError("sites.addresses is missing: a table with the address of each site, such as host:7443")
         if unknown := [key for key in sites if key not in ACCEPTED]:
