@@ -211,6 +211,79 @@ def test_values_are_told_to_the_mouse_and_to_the_keyboard(show):
     assert "Mean over agents: 0\n" in one(browser, "#network").text + "\n"
 
 
+def tap(browser, element):
+    """A finger on the middle of an element, lifted again."""
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+    box = browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", element)
+    place = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [place]})
+    browser.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+
+def test_what_a_tap_shows_stays_until_something_else_is_tapped(show):
+    browser = show(PHONE)
+    tap(browser, one(browser, "[data-measure=loss] .plot > svg"))
+    wait = WebDriverWait(browser, 20, ignored_exceptions=[StaleElementReferenceException])
+    wait.until(lambda _: any("Smooth 0.5 ± 0.71" in tip.text for tip in all_of(browser, "[data-measure=loss] .tip")))
+    tap(browser, one(browser, "[data-measure=consensus] .plot > svg"))
+    wait.until(lambda _: all_of(browser, "[data-measure=consensus] .tip"))
+    assert not all_of(browser, "[data-measure=loss] .tip")
+    browser.execute_script("scrollBy(0, 200)")
+    wait.until(lambda _: not all_of(browser, ".chart .tip"))
+    tap(browser, one(browser, "[data-agent='3']"))
+    wait.until(lambda _: any(tip.text.startswith("agent 3") for tip in all_of(browser, "#network .tip")))
+
+
+def test_what_is_nought_throughout_does_not_keep_the_rest_from_a_log_scale(browser, tmp_path):
+    """On a complete graph agents never disagree."""
+    folders = [
+        save(tmp_path / name, name, more={"z_consensus": [1.0, each].__getitem__})
+        for name, each in (("A", 0.1), ("B", 0.2))
+    ]
+    nought = save(tmp_path / "C", "C", more={"z_consensus": lambda _: 0.0})
+    browser.get(write(tmp_path / "report.html", [*folders, nought]).as_uri())
+    WebDriverWait(browser, 20).until(lambda _: all_of(browser, "[data-measure=z_consensus] g.run"))
+    assert set(curves(browser, "z_consensus")) == {"A", "B"}
+    card = one(browser, "[data-measure=z_consensus]")
+    assert "0 throughout in 1 run" in card.text
+    card.find_element(By.CSS_SELECTOR, "header button").click()
+    assert set(curves(browser, "z_consensus")) == {"A", "B", "C"}, "on a linear scale it is there"
+    assert browser.get_log("browser") == []
+
+
+CUT = """return [...document.querySelectorAll(".legend button, .legend b, td.text")].filter(
+  e => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflow !== "visible").length"""
+"""How many names do not fit where they are."""
+
+
+def test_twelve_runs_of_three_methods_stay_readable(browser, tmp_path):
+    """Colour is the method, dashes tell its runs apart; a method is named once, and no name is cut off."""
+    folders = [
+        save(tmp_path / f"{title}{i}", title, algorithm={"name": title, "gamma": gamma})
+        for title in ("Prox-DASA", "Prox-DASA-GT", "DEEPSTORM v1-SVRG")
+        for i, gamma in enumerate((0.1, 0.15000000000000002, 0.2, 0.4))
+    ]
+    uri = write(tmp_path / "report.html", folders).as_uri()
+    for size in (LAPTOP, PHONE):
+        screen(browser, size, "light")
+        browser.get(uri)
+        WebDriverWait(browser, 20).until(lambda _: len(all_of(browser, "[data-measure=loss] g.run")) == 12)
+        curves = all_of(browser, "[data-measure=loss] g.run path")
+        looks = [(curve.get_attribute("stroke"), curve.get_attribute("stroke-dasharray")) for curve in curves]
+        assert len(set(looks)) == 12
+        assert len({colour for colour, _ in looks}) == 3
+        buttons = [button.text for button in all_of(browser, ".legend [data-run]")]
+        assert buttons == ["gamma = 0.1", "gamma = 0.15", "gamma = 0.2", "gamma = 0.4"] * 3
+        assert [name.text for name in all_of(browser, ".legend b")] == [
+            "DEEPSTORM v1-SVRG",
+            "Prox-DASA",
+            "Prox-DASA-GT",
+        ]
+        assert browser.execute_script(CUT) == 0
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= size[0]
+    assert browser.get_log("browser") == []
+
+
 @pytest.mark.parametrize("size", [LAPTOP, PHONE])
 def test_it_fits_the_screen_in_light_and_dark(show, size):
     grounds = []

@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import cli, metrics, networks, schedules
 from proxdasa.data import Contiguous, Shuffled, from_tensors
-from proxdasa.experiments import real_data
+from proxdasa.experiment_choices import CAUSES
+from proxdasa.experiments import causes, real_data
 from proxdasa.problems import Supervised, cross_entropy, models
 from proxdasa.regularizers import L1
-from proxdasa.reports import quantity
+from proxdasa.reports import load_runs, plateau_sheet, quantity
 
 pytestmark = pytest.mark.usefixtures("drawn")
 N = 8
@@ -275,6 +276,62 @@ def test_results_from_before_a_setting_was_there_are_reused(tiny, wide, tmp_path
     assert "1 finished run reused" in call(*chosen).stderr
     path.write_text(json.dumps(config | {"compile": True}), encoding="utf-8")
     assert "results of other settings" in call(*chosen).stderr
+
+
+def test_causes_change_one_thing_at_a_time(tiny):
+    setups = causes.causes(iterations=12, trials=2)
+    assert list(setups) == list(CAUSES)
+
+    def choices(name):
+        config = setups[name].config()
+        problem, algorithm = config["problem"], config["algorithm"]
+        steps = algorithm["gamma"], algorithm["alpha"]["alpha"]
+        return {
+            "start": problem["initial"],
+            "penalty": config["regularizer"]["weight"],
+            "data": problem["partition"]["name"],
+            "steps": steps,
+        }
+
+    published = {"start": "each", "penalty": pytest.approx(8e-4), "data": "Contiguous", "steps": (1 / 8, 3.0)}
+    described = {"start": "shared", "penalty": 1e-4, "data": "Shuffled", "steps": (3.0, 0.3)}
+    assert choices("as-published") == published
+    assert choices("paper") == described
+    for cause, scripts in published.items():
+        assert choices(f"as-published-{cause}") == published | {cause: described[cause]}
+        assert choices(f"paper-{cause}") == described | {cause: scripts}
+    longer = real_data.comparison("mnist", "as-published", {}, ["prox-dasa"], iterations=30, trials=2)["prox-dasa"]
+    short, long = (replace(setup, observe_every=12).run() for setup in (setups["as-published"], longer))
+    assert [row["loss"] for row in short.records] == [row["loss"] for row in long.records if row["k"] <= 12]
+
+
+def test_the_command_causes(tiny, wide, tmp_path):
+    chosen = ("causes", "--trials", 2, "--iterations", 2, "-o", tmp_path)
+    result = call(*chosen)
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "table.csv").open(encoding="utf-8") as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(CAUSES.values())
+    assert all(row["left"] == "2 of 2" for row in rows.values())  # half of these examples are of either class
+    last = [row for row in proxdasa.load(tmp_path / "paper-steps").records if row["k"] == 2]
+    assert float(rows[CAUSES["paper-steps"]]["loss_left"]) == pytest.approx(np.mean([row["loss"] for row in last]))
+    assert "10 finished runs reused" in call(*chosen).stderr
+
+
+def test_trials_that_stay_on_a_plateau_are_counted(tiny, tmp_path):
+    setup = causes.causes(iterations=12, trials=3)["paper"]
+    (run,) = load_runs([setup.run().save(tmp_path)])
+    ends = {row["trial"]: row for row in run.rows}
+    for trial, accuracy in enumerate((0.1135, 0.95, 0.97)):
+        ends[trial]["accuracy"] = accuracy
+    stuck = replace(run, rows=[row for row in run.rows if row["trial"] == 0])
+    diverged = replace(run, rows=[row for row in run.rows if row["trial"] != 2 or row["k"] < 12])
+    sheet = plateau_sheet({"two left": run, "one stayed": stuck, "one diverged": diverged}, 20.0)
+    cells = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    assert [row["left"] for row in cells] == ["2 of 3", "0 of 3", "1 of 3"]
+    assert cells[0]["accuracy_left"].mean == pytest.approx(96)
+    assert cells[0]["accuracy"].lowest == pytest.approx(11.35)
+    assert cells[1]["accuracy_left"] == "none"
 
 
 def test_bad_input(tiny, tmp_path):

@@ -1,6 +1,9 @@
 """Methods compared at an equal budget: which values, which test, and what a paper gets."""
 
+import json
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -157,6 +160,76 @@ def test_a_paper_gets_a_pdf_whose_fonts_are_embedded_and_a_table_in_plain_latex(
     assert r"B\_2 & 2 & \textbf{" in latex, "two trials tell nothing apart"
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 2
     assert not (tmp_path / "paper" / "comparison.png").exists()
+
+
+def test_the_text_of_a_pdf_can_be_read(tmp_path):
+    if not (shutil.which("pdffonts") and shutil.which("pdftotext")):
+        pytest.skip("pdffonts is not installed; on Debian: apt-get install poppler-utils")
+    runs = [folder(tmp_path / title, title, [[9.0, 8.0], list(ends)]) for title, ends in PAPER.items()]
+    pdf = proxdasa.compare(runs, ["loss"]).draw(tmp_path / "f.pdf")
+
+    def told(*command):
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    _, _, *fonts = told("pdffonts", pdf).splitlines()
+    assert fonts
+    assert all(re.search(r"TrueType +\S+ +yes +yes +yes ", font) for font in fonts), (
+        "embedded, and mapped to characters"
+    )
+    text = told("pdftotext", pdf, "-")
+    assert all(words in text for words in ("B_2", "gradients of an agent", "loss F("))
+
+
+def test_the_tables_compile(tmp_path):
+    """Names that LaTeX dislikes, bold, ties, losses, notes, numbers of all sizes; in one document."""
+    if not shutil.which("pdflatex"):
+        pytest.skip(
+            "pdflatex is not installed; on Debian: apt-get install texlive-latex-base texlive-latex-recommended"
+        )
+    ending = {"iterations": 10, "stopped": None, "diverged": {"1": {"agent": 0, "iteration": 3}}}
+    runs = [
+        folder(tmp_path / "a", "A_1 & 50% #2 {x} ~^\\", [[9.0, 8.0], [-1e-9, -3e-9]]),
+        folder(tmp_path / "b", "D² – ‖x̄‖ ≤ β, é, 中", [[9.0, 8.0], [4.0, 4.0]], per_step=3),
+        folder(tmp_path / "c", "$lost$", [[9.0, 8.0], [1.0, 2.0]], ending=ending),
+    ]
+    for i, chosen in enumerate((runs, runs[:2], runs[:1])):
+        proxdasa.compare(chosen, ["loss", "consensus"]).sheet().write_latex(tmp_path / f"{i}.tex")
+    inputs = "".join(rf"\input{{{i}}}" for i in range(3))
+    document = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{inputs}\end{{document}}"
+    (tmp_path / "paper.tex").write_text(document)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2_000:]
+    assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
+
+
+def test_one_run_is_not_the_best_of_anything(tmp_path):
+    alone = folder(tmp_path / "a", "A", [[9.0, 8.0], [1.0, 2.0]])
+    sheet = proxdasa.compare([alone], ["loss"]).sheet()
+    assert not sheet.bold
+    assert "Bold" not in sheet.caption
+    done = CliRunner().invoke(cli.app, ["compare", str(alone), "--output", str(tmp_path / "paper")])
+    assert done.stdout.startswith("one run, and nothing to compare it with")
+    assert "bold" not in done.stdout
+    lost = folder(tmp_path / "b", "B", [[9.0, 8.0], [3.0, 4.0]], ending={
+        "iterations": 10, "stopped": None, "diverged": {"1": {"agent": 0, "iteration": 3}},
+    })  # fmt: skip
+    assert len(proxdasa.compare([alone, lost], ["loss"]).sheet().bold) == 1, "the other has lost"
+
+
+def test_networks_are_named_by_what_tells_them_apart(tmp_path):
+    networks = {"ring": {"agents": 4}, "grid": {"rows": 2, "columns": 2, "weights": "metropolis"}}
+    runs = []
+    for title, per_step in (("A", 1), ("B", 3)):
+        for name, size in networks.items():
+            place = folder(tmp_path / f"{title}-{name}", title, [[9.0], [1.0]], per_step)
+            config = json.loads((place / "config.json").read_text())
+            (place / "config.json").write_text(json.dumps(config | {"network": {"name": name, **size}}))
+            runs.append(place)
+    plain, grouped = proxdasa.compare(runs, ["loss"]).sheet(), proxdasa.compare(runs, ["loss"], by="network").sheet()
+    assert [row[1] for row in plain.rows] == ["network = ring", "network = grid"] * 2
+    assert [row[1] for row in grouped.rows] == ["ring", "grid"] * 2
+    assert grouped.notes[0].startswith("B, ring: its last observation within the budget was after 0 gradients")
 
 
 def test_a_result_shows_itself_in_five_lines_and_as_a_frame(tmp_path):

@@ -4,6 +4,7 @@ import itertools
 import math
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from proxdasa.reports import (
     draw,
     draw_comparison,
     draw_panels,
+    draw_runs,
     quantity,
 )
-from proxdasa.reports.looks import METHODS, dashes, method_looks
+from proxdasa.reports.looks import METHODS, dashes, method_looks, run_looks
 from proxdasa.reports.plan_figures import Drawing, draw_graphs
 from tests.results import T, power, run
 
@@ -100,6 +102,44 @@ def test_every_method_has_a_look_of_its_own():
     assert len({colour for colour, _ in METHODS.values()}) == len(METHODS)
     looks = method_looks(["D-PSGD", "mine", "Prox-DASA", "yours"])
     assert len({look["color"] for look in looks.values()}) == 4, "a method of a user takes a colour that is left"
+
+
+VISION = {
+    "usual": np.eye(3),
+    "without red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "without green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+"""How linear red, green and blue are seen: the matrices of Machado, Oliveira and Fernandes (2009), severity 1."""
+
+
+def lab(colour, vision):
+    """A colour in CIELAB, in which distances are those that people see."""
+    rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    xyz = to_xyz @ np.clip(np.array(vision) @ linear, 0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_colours_differ_from_each_other_and_from_paper_for_the_colour_blind_too(vision):
+    colours = ["#FFFFFF", *(colour for colour, _ in METHODS.values())]
+    seen = {colour: lab(colour, VISION[vision]) for colour in colours}
+    least = min(float(np.linalg.norm(seen[a] - seen[b])) for a, b in itertools.combinations(colours, 2))
+    assert least > (25 if vision == "usual" else 14)
+
+
+def test_the_colour_is_the_method_also_where_no_two_runs_have_the_same_setting():
+    """Three methods with four values each: twelve values, but four dashes are enough."""
+    runs = [run([[1.0]], title=title, label=f"{title}{i}") for title in ("A", "B", "C") for i in range(4)]
+    names, looks, legend = run_looks(runs)
+    assert legend == looks
+    assert [looks[name]["linestyle"] for name in names] == 3 * ["-", "--", ":", "-."]
+    assert [len({looks[name]["color"] for name in names[i : i + 4]}) for i in (0, 4, 8)] == [1, 1, 1]
+    assert len({looks[name]["color"] for name in names}) == 3
+    more = run_looks([*runs, run([[1.0]], title="A", label="A5")])
+    assert len({repr(look) for look in more.looks.values()}) == 13, "a fifth of one method: each has its own look"
 
 
 def test_dashes_tell_the_second_setting_of_runs(tmp_path, drawn):
@@ -329,6 +369,64 @@ def test_a_start_of_agents_far_apart_leaves_room_for_the_rest(tmp_path, drawn):
     assert near.get_ylim()[1] > 9
     assert far.get_ylim()[1] == pytest.approx(2)
     assert far.lines[0].get_ydata().tolist() == [99, 1, 0.1], "out of sight, not left out"
+
+
+def fallen(*means, title="A"):
+    return run([[value] for value in means], 8, title, gradients=[[10 * i] for i in range(len(means))])
+
+
+def y_range(drawn, runs, path):
+    draw_runs(runs, path, ["loss"], "gradients")
+    return drawn[-1].axes[0].get_ylim()
+
+
+def test_a_scale_shows_where_negative_losses_end_rather_than_where_they_start(tmp_path, drawn):
+    low, high = y_range(
+        drawn, [fallen(0.0, -9.0, -10.0, -9.9), fallen(0.0, -8.0, -9.5, -9.4, title="B")], tmp_path / "f"
+    )
+    assert (low, high) == pytest.approx((-10.06, -9.34)), "the last halves of both, and a tenth more"
+    flat = y_range(drawn, [fallen(0.0, -10.0, -10.0, -10.0)], tmp_path / "f")
+    assert flat == pytest.approx((-10.05, -9.45)), "noise is not magnified beyond a twentieth of the fall"
+
+
+def test_with_a_start_and_an_end_all_is_shown(tmp_path, drawn):
+    low, high = y_range(drawn, [fallen(1_000.0, 1.0)], tmp_path / "f")
+    assert low < 1 < 1_000 < high
+    low, high = y_range(drawn, [fallen(0.0, -1.0)], tmp_path / "f")
+    assert low < -1 < 0 < high
+
+
+def test_what_diverges_leaves_the_panel_and_is_named(tmp_path, drawn):
+    lasting = fallen(8.0, 4.0, 2.0)
+    wild = replace(fallen(8.0, 1e30, title="W"), began=(0,), config={"ending": {"diverged": {"0": {}}}})
+    assert y_range(drawn, [lasting, wild], tmp_path / "f")[1] == 16
+    assert drawn[-1].axes[0].get_title() == "diverged: W"
+    assert y_range(drawn, [wild], tmp_path / "f")[1] > 1e30, "if nothing else is there, it is shown"
+    many = [replace(wild, title=f"a method with a name of its own, {i}") for i in range(3)]
+    y_range(drawn, [lasting, *many], tmp_path / "f")
+    assert drawn[-1].axes[0].get_title() == "3 of 4 runs diverged"
+
+
+@pytest.mark.parametrize("width", reports.figures.WIDTHS)
+@pytest.mark.parametrize("number", [1, 5, 12])
+def test_a_legend_fits_the_width_and_takes_few_lines(tmp_path, drawn, width, number):
+    runs = [fallen(3.0, 2.0, 1.0, title=title) for title in list(METHODS)[:number]]
+    draw_runs(runs, tmp_path / "f", ["loss"], "gradients", width=width)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    rows = -(-number // legend._ncols)
+    assert rows <= {"column": {1: 1, 5: 3, 12: 6}, "page": {1: 1, 5: 1, 12: 3}}[width][number]
+    assert box.y0 > figure.axes[0].get_window_extent().y1, "above the curves"
+
+
+def test_four_measures_are_two_by_two(tmp_path, drawn):
+    measured = run([[2.0], [1.0]], gradients=[[0], [1]], **{name: [[2.0], [1.0]] for name in ("a", "b", "c")})
+    draw_runs([measured], tmp_path / "f", ["loss", "a", "b", "c"], "gradients")
+    places = [tuple(ax.get_subplotspec().get_geometry()[:2]) for ax in drawn[0].axes]
+    assert places == [(2, 2)] * 4
 
 
 def test_a_method_that_goes_far_leaves_room_for_the_others(tmp_path, drawn):

@@ -207,6 +207,10 @@ def test_reproduce_rates(tmp_path, monkeypatch, drawn):
     assert [ax.get_title() for ax in (against_k, against_n)] == ["n = 8", "K = 8"]
     assert len(against_k.lines) == len(against_n.lines) == 5
     assert "24 finished runs reused" in call(*chosen).stderr
+    call(*chosen, "--agents", "3,4")
+    assert {tuple(line.get_xdata()) for line in drawn[-1].axes[1].lines} <= {(3, 4)}, (
+        "no other sizes, though 8 were run"
+    )
 
 
 @pytest.mark.parametrize(

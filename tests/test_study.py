@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import re
 import tomllib
 from typing import ClassVar, NamedTuple
 
@@ -77,6 +78,28 @@ def call(tmp_path, monkeypatch):
 def tables(folder):
     """The tables that no time is in."""
     return {path.name: path.read_bytes() for path in folder.glob("*.csv") if path.stem in TIMELESS}
+
+
+def contents_of(text):
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(data)
+
+
+def page(folder):
+    """The contents of the page without times, and without its title, which is the name of the folder."""
+    contents = contents_of((folder / "report.html").read_text(encoding="utf-8"))
+    table = contents["table"]
+    last = len(table["columns"]) - 1  # of seconds
+    table["columns"].pop()
+    table["rows"] = [row[:last] for row in table["rows"]]
+    table["bold"] = [place for place in table["bold"] if place[1] < last]
+    contents["notes"] = [note for note in contents["notes"] if "seconds" not in note]
+    contents["tiles"] = [tile for tile in contents["tiles"] if tile[0] != "time"]
+    for run in contents["runs"]:
+        del run["x"]["seconds"]
+        del run["times"]
+    del contents["title"]
+    return contents
 
 
 TIMELESS = ("settings", "comparison-gradients", "comparison-rounds", "comparison-bytes")
@@ -169,8 +192,10 @@ def test_a_study_is_what_its_parts_would_be_by_hand(call, tmp_path):
     assert {row["settings"] for row in settings} == {"3"}
     assert settings[-1]["rule"] == "none: every setting diverged"
     assert "objective at equal budgets" in done.stdout
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert page.count("every setting diverged") >= 2
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert text.count("every setting diverged") >= 2
+    names = [run["name"] for run in contents_of(text)["runs"]]
+    assert names == [f"{title}, {net}" for title in ("DEEPSTORM v2", "Prox-DASA") for net in ("ring", "complete")]
 
 
 def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypatch):
@@ -202,6 +227,7 @@ def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypa
     assert done.exit_code == 0, done.output
     assert "1 finished run reused" in done.stderr
     assert tables(tmp_path / "out") == whole
+    assert page(tmp_path / "out") == page(tmp_path / "whole")
     for path in runs.glob("*/*"):  # as if it had been killed after the searches
         path.unlink()
     assert call(SMALL).exit_code == 0

@@ -14,6 +14,7 @@ from proxdasa.reports import (
     summarise,
     write_csv,
 )
+from proxdasa.reports.latex_texts import latex
 from proxdasa.reports.table_files import text
 from proxdasa.reports.tables import EXPLANATION, slope
 from tests.results import T, power, rows, run, save_rows
@@ -158,6 +159,8 @@ def test_a_sheet_in_latex(tmp_path):
         "\\bottomrule\n"
         "\\end{tabular}\n"
         "\n"
+        "\\smallskip\n"
+        "\n"
         "{\\footnotesize 5\\% of \\{x\\}.\\par}\n"
     )
 
@@ -165,6 +168,22 @@ def test_a_sheet_in_latex(tmp_path):
 def test_what_latex_would_take_for_a_command_is_escaped(tmp_path):
     latex = Sheet({"a": "a"}, [["\\ ~ ^ # $ { }"]]).write_latex(tmp_path / "t.tex").read_text()
     assert latex.splitlines()[4] == r"\textbackslash{} \textasciitilde{} \textasciicircum{} \# \$ \{ \} \\"
+
+
+def test_latex_is_ascii_whatever_the_text():
+    assert latex("F(x̄) ≥ ‖∇F‖₁², 50 % → ∞") == (
+        r"F(\={x}) $\ge$ $\|$$\nabla$F$\|$\textsubscript{1}\textsuperscript{2}, 50 \% $\rightarrow$ $\infty$"
+    )
+    assert latex("Müller’s β — “new”") == "M\\\"{u}ller's $\\beta$ --- ``new''"
+    assert latex("中") == r"\texttt{U+4E2D}"
+
+
+def test_numbers_in_latex_have_a_minus_sign_and_powers_of_ten(tmp_path):
+    rows = [["a-1e-5", Spread(-2.5e-9, 3e-10, -3e-9, -2e-9), -5], ["b", Spread(-6.37164726, 2.6e-7, -7.0, -6.0), 1e-12]]
+    sheet = Sheet({"method": "method", "loss": "loss", "n": "n"}, rows, short=True)
+    lines = sheet.write_latex(tmp_path / "t.tex").read_text().splitlines()
+    assert lines[4] == r"a-1e-5 & $-$2.50$\cdot 10^{-9}$ $\pm$ 3.0$\cdot 10^{-10}$ & $-$5 \\", "texts stay as they are"
+    assert lines[5] == r"b & $-$6.37164726 $\pm$ 2.6$\cdot 10^{-7}$ & 1$\cdot 10^{-12}$ \\"
 
 
 def test_a_sheet_as_comma_separated_values(tmp_path):

@@ -27,7 +27,9 @@ def compare(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(help="How much of it; default: the most that all have spent that neither diverged nor were done."),
+        typer.Option(
+            help="How much of it; default: what every run has spent, except for those that diverged or were done."
+        ),
     ] = None,
     width: Annotated[str, typer.Option(help="The width of the figure in a paper: column or page.")] = "page",
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figure as PDF, with fonts embedded.")] = False,
@@ -43,8 +45,10 @@ def compare(
         found, missing = find_results(folders)
         for fault in missing:
             show_warning(reports.visible(fault))
-        wanted = [name.strip() for name in measures.split(",")] if measures else None
+        wanted = [name.strip() for name in measures.split(",") if name.strip()] if measures else None
         comparison = reports.compare_runs(found, wanted, axis, by, budget)
         written = comparison.write(output, pdf, latex, width)
-        show_table(f"{len(comparison.runs)} runs compared", comparison.sheet().brief("* is bold in the files."))
+        sheet, number = comparison.sheet(), len(comparison.runs)
+        title = f"{number} runs compared" if number > 1 else "one run, and nothing to compare it with"
+        show_table(title, sheet.brief("* is bold in the files." if sheet.bold else ""))
         show_written(written)

@@ -123,7 +123,8 @@ def show_table(title: str, sheet: reports.Sheet, sections: Collection[int] = ())
             longest = max((cell_len(word) for cell in cells for word in cell.split()), default=0)
             table.add_column(escape(heading), overflow="fold", min_width=min(longest, LONG_WORD))
         else:
-            table.add_column(escape(heading), justify="right", overflow="fold", min_width=max(map(cell_len, cells)))
+            least = max(map(cell_len, (*cells, *heading.split())))
+            table.add_column(escape(heading), justify="right", overflow="fold", min_width=least)
     for number, row in enumerate(rows):
         if number in sections:
             table.add_section()

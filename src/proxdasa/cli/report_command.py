@@ -22,7 +22,7 @@ def report(
     ] = None,
     axis: Annotated[
         str,
-        typer.Option(help="What to draw against: k, epochs, passes, rounds, vectors, bytes or seconds."),
+        typer.Option(help=f"What to draw against: {', '.join(reports.AXES)}."),
     ] = "k",
     html: Annotated[
         bool,

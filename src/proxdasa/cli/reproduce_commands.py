@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from proxdasa import reports, tuning
+from proxdasa.cli.causes_command import causes
 from proxdasa.cli.computing import computes
 from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
+from proxdasa.cli.reproduce_options import Algorithms, Iterations, Output, Overwrite, Preset, Seed, Trials
 from proxdasa.cli.shared_options import Device, Jobs
 from proxdasa.exit_codes import Code
 from proxdasa.experiment_choices import BETAS, LOSSES, NAMES, RATE_AGENTS, RATE_LONGEST, RING_SIZES, ROUNDS, SHARES_OUT
-from proxdasa.experiment_choices import Preset as Presets
 
 if TYPE_CHECKING:
     from proxdasa.experiments.rates import RateCase
@@ -27,23 +28,6 @@ RULES_LENGTH = 3_000
 """Iterations for each rule of `lost_messages`."""
 
 app = typer.Typer(no_args_is_help=True, help="Run an experiment and show its table and figure.")
-
-Output = Annotated[Path | None, output_option("Folder for results, table and figure.")]
-Trials = Annotated[int, typer.Option(min=1, help="Independent repetitions, run as one stacked computation.")]
-Seed = Annotated[int, typer.Option(min=0, help="The seed of all random samples.")]
-Overwrite = Annotated[bool, typer.Option(help="Remove earlier results of these runs and run all again.")]
-Iterations = Annotated[int | None, typer.Option(min=1, help="K; default: the paper's.")]
-Preset = Annotated[
-    Presets,
-    typer.Option(
-        help="[b]as-published[/]: what the authors' scripts compute (but ProxGT-SR-E as its own paper has it). "
-        "[b]paper[/]: the paper's loss, λ and Algorithm 2, γ and α tuned on its grid."
-    ),
-]
-Algorithms = Annotated[
-    str | None,
-    typer.Option(help=f"Methods separated by commas, of {', '.join(NAMES)}; default: those of the preset."),
-]
 
 
 @app.command()
@@ -136,6 +120,7 @@ for _name, _summary in {
     _reused = "Finished runs of the same settings in the output folder are reused, method by method."
     _help = f"{_summary}\n\n{_reused} The data: [b]proxdasa data fetch {_name}[/]."
     app.command(_name, help=_help)(add_audience_options(computes(_compare)))
+app.command()(add_audience_options(computes(causes)))
 
 
 @app.command()
@@ -219,6 +204,7 @@ def rates(
     seed: Seed = 0,
     output: Annotated[Path, output_option("Folder for results, tables and figure.")] = Path("results/rates"),
     overwrite: Overwrite = False,
+    jobs: Jobs = None,
     device: Device = None,
 ) -> None:
     """The main theorem, measured: ‖G‖² against K and n, and the length of the transient on slow rings.
@@ -229,12 +215,13 @@ def rates(
     from proxdasa import experiments  # noqa: PLC0415
 
     with input_errors():
-        cases = experiments.rates(numbers("--agents", agents, int), longest, trials, seed)
+        sizes = numbers("--agents", agents, int)
+        cases = experiments.rates(sizes, longest, trials, seed)
     setups = {case.name: setup for case, setup in cases.items()}
     say(f"opposed quadratics, rings of {agents} agents, K up to {longest}, {trials} trials, {len(setups)} runs")
-    results = run_all(setups, output, overwrite, device=device)
+    results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
-        study = _rates(cases, _load(output, setups), longest // 4)
+        study = _rates(cases, _load(output, setups), sizes, longest // 4)
         sheet, lengths = reports.rates_sheet(study), reports.transients_sheet(study)
         show_table("how long the transient is", lengths)
         show_table("fitted power laws", sheet)
@@ -296,8 +283,10 @@ def robustness(
     exit_if_diverged(results)
 
 
-def _rates(cases: Mapping[RateCase, Setup], loaded: Mapping[str, reports.Run], K: int) -> reports.Rates:
-    """The runs by question; those against n have K iterations."""
+def _rates(
+    cases: Mapping[RateCase, Setup], loaded: Mapping[str, reports.Run], sizes: Sequence[int], K: int
+) -> reports.Rates:
+    """The runs by question; those against n have these sizes, and K iterations."""
     from proxdasa.experiments.rates import FIXED_AGENTS, MIXING_NAMES  # noqa: PLC0415
     from proxdasa.plans.theory import varrho  # noqa: PLC0415
 
@@ -310,7 +299,7 @@ def _rates(cases: Mapping[RateCase, Setup], loaded: Mapping[str, reports.Run], K
     plain = {case: run for case, run in runs.items() if case.gap is None}
     return reports.Rates(
         [run for case, run in plain.items() if case.n == FIXED_AGENTS],
-        [run for case, run in plain.items() if case.K == K],
+        [run for case, run in plain.items() if case.K == K and case.n in sizes],
         rings,
         [run for case, run in runs.items() if case.gap == 1],
     )

@@ -150,6 +150,7 @@ def _report(plan: StudyFile, output: Path, lost: list[Pair], written: list[Path]
     sheet = summary.sheet()
     written += [sheet.write_markdown(output / "summary.md"), sheet.write_csv(output / "summary.csv")]
     title = reports.visible(output.resolve().name)
-    written.append(reports.write_page(output / "report.html", title, comparisons[0].runs, summary))
+    runs, groups = comparisons[0].runs, comparisons[0].groups if by else None
+    written.append(reports.write_page(output / "report.html", title, runs, summary, others=groups))
     show_table(summary.title, sheet.brief("* is bold in the files."))
     show_written(written)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         robustness_sheet,
         rules_sheet,
     )
-    from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, rounds_sheet
+    from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, plateau_sheet, rounds_sheet
     from proxdasa.reports.table_files import Cell, Sheet
     from proxdasa.reports.tables import Line, Slope, Table, compare, end_sheet, shorten_comparison, summarise, write_csv
     from proxdasa.reports.texts import visible
@@ -68,6 +68,7 @@ __all__ = [
     "finals",
     "load_runs",
     "plan_tables",
+    "plateau_sheet",
     "quantity",
     "quantity_of",
     "rates_sheet",

@@ -102,6 +102,13 @@ def quantity(name: str) -> Quantity:
     return QUANTITIES.get(name, Quantity(name))
 
 
+def spent(amount: float, axis: str) -> str:
+    """So much of what an axis counts, in words."""
+    if axis == "seconds":
+        return f"{amount:.3g} seconds of the simulation of all trials"
+    return f"{amount:,.12g} {'iterations' if axis == 'k' else quantity(axis).name}"
+
+
 def value(row: Row, name: str) -> float:
     """A quantity of a row, as recorded or derived from others; NaN if it is missing."""
     number: float = DERIVED[name](row) if name in DERIVED else row.get(name, math.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxdasa.reports.axis_quantities import quantity
+from proxdasa.reports.axis_quantities import quantity, spent
 from proxdasa.reports.comparison import LEVEL, Comparison
 from proxdasa.reports.ranking import quantity_of
 from proxdasa.reports.table_files import Cell, Sheet
@@ -33,9 +33,7 @@ class BudgetSummary:
         for comparison, sheet in zip(self.comparisons, sheets, strict=True):
             place = list(sheet.columns).index(self.measure)
             bold |= {(i, len(columns)) for i, j in sheet.bold if j == place}
-            columns[f"{self.measure}_by_{comparison.axis}"] = (
-                f"after {_amount(comparison.budget)} {quantity(comparison.axis).name}"
-            )
+            columns[f"{self.measure}_by_{comparison.axis}"] = f"after {spent(comparison.budget, comparison.axis)}"
             for row, cells in zip(rows, sheet.rows, strict=True):
                 row.append(cells[place])
         notes = [
@@ -44,8 +42,3 @@ class BudgetSummary:
             *dict.fromkeys(note for sheet in sheets for note in sheet.notes),
         ]
         return Sheet(columns, rows, notes, frozenset(bold), short=True)
-
-
-def _amount(budget: float) -> str:
-    """Counts in full, and three digits of a time."""
-    return f"{budget:,.0f}" if budget == int(budget) else f"{budget:.3g}"

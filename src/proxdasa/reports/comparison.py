@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from scipy.special import stdtr
 
-from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
-from proxdasa.reports.curves import Run, distinctions, names, spread
-from proxdasa.reports.loading import Recorded, as_runs, flatten
+from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, spent, value
+from proxdasa.reports.curves import Run, distinctions, spread
+from proxdasa.reports.loading import Recorded, as_runs, brief, distinguishing, flatten
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
 from proxdasa.reports.run_endings import divergences
 from proxdasa.reports.table_files import Cell, Sheet
@@ -132,13 +132,18 @@ class Comparison:
                 )
         return groups
 
+    @property
+    def _others(self) -> list[str]:
+        """What tells runs of a method apart in the table."""
+        return self.groups if self.by else distinctions(self.runs)
+
     def sheet(self) -> Sheet:
         """The table: each measure at the budget, mean over trials ± half the width of its 95% interval.
 
         The best of each group is bold, and so is what a paired t-test over the trials of the same seed cannot tell from
         it. A run of which a trial diverged has lost.
         """
-        others = self.groups if self.by else distinctions(self.runs)
+        others = self._others
         titles = [*(run.title for run in self.runs), *(title for title, _ in self.lost)]
         columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", titles)}
         if any(others):
@@ -166,13 +171,13 @@ class Comparison:
     def _early_ends(self) -> list[str]:
         """Which runs have values from well before the budget, and did not stop because they were done."""
         found = []
-        for name, run in zip(names(self.runs), self.runs, strict=True):
+        for run, other in zip(self.runs, self._others, strict=True):
             within = self.budget * (1 + 1e-9)
-            spent = {row["trial"]: value(row, self.axis) for row in run.rows if value(row, self.axis) <= within}
-            last = min(spent.values(), default=self.budget)
+            ends = {row["trial"]: value(row, self.axis) for row in run.rows if value(row, self.axis) <= within}
+            last = min(ends.values(), default=self.budget)
             if not _done(run) and not divergences(run) and last < (1 - EARLY) * self.budget:
-                what = quantity(self.axis).name
-                found.append(f"{name}: its last observation within the budget was after {last:,.4g} {what}.")
+                name = ", ".join(filter(None, (run.title, other)))
+                found.append(f"{name}: its last observation within the budget was after {spent(last, self.axis)}.")
         return found
 
     def at_budget(self, run: Run, measure: str) -> dict[int, float]:
@@ -181,7 +186,7 @@ class Comparison:
         rows = [row for row in run.rows if value(row, self.axis) <= within]
         if not rows:
             raise ValueError(
-                f"{run.title}, {run.label} was never observed within {self.budget:g} {quantity(self.axis).name}; "
+                f"{run.title}, {run.label} was never observed within {spent(self.budget, self.axis)}; "
                 "choose a larger budget, or observe more often"
             )
         return {row["trial"]: value(row, measure) for row in rows}
@@ -190,12 +195,17 @@ class Comparison:
         """The rows with the best mean of each group, and those that are tied with it."""
         groups, best = self.groups, []
         for group in dict.fromkeys(groups):
-            rivals = [i for i, own in enumerate(groups) if own == group and not _lost(self.runs[i], ends[i])]
+            members = [i for i, own in enumerate(groups) if own == group]
+            rivals = [i for i in members if not _lost(self.runs[i], ends[i])] if self._rivalry(group) else []
             means = {i: BETTER[measure] * float(np.mean(list(ends[i].values()))) for i in rivals}
             if means:
                 first = min(means, key=lambda i: means[i])
                 best += [first, *(i for i in rivals if i != first and self._tied(first, i, ends))]
         return best
+
+    def _rivalry(self, group: str) -> bool:
+        """Whether a group has more than one run, so that one of them can be the best."""
+        return self.groups.count(group) + [own for _, own in self.lost].count(group) > 1
 
     def _tied(self, first: int, other: int, ends: Sequence[Mapping[int, float]]) -> bool:
         """Whether the paired test finds no difference; without pairs of trials there is none to find, nor a tie."""
@@ -213,15 +223,16 @@ class Comparison:
 
     def _caption(self) -> str:
         """What the numbers are, for the caption of a table."""
-        spent = f"After {self.budget:,.12g} {quantity(self.axis).name}"
+        after = f"After {spent(self.budget, self.axis)}"
         trials = {len(run.began) or run.trials for run in self.runs}
         if trials == {1}:
-            return f"{spent}; one trial, so there is no interval and no test."
+            return f"{after}; one trial, so there is no interval and no test."
         number = f"{min(trials)}" if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
-        return (
-            f"{spent}: means over {number} trials ± half the width of their 95% intervals. Bold: the best, and what a "
-            f"paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g})."
-        )
+        means = f"{after}: means over {number} trials ± half the width of their 95% intervals."
+        if not any(map(self._rivalry, self.groups)):
+            return means
+        test = f"what a paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g})"
+        return f"{means} Bold: the best, and {test}."
 
     def draw(self, path: str | Path, width: str = "page") -> Path:
         """Draw a panel for each measure against the axis: the colour is the method, the dash what `by` names."""
@@ -275,6 +286,8 @@ def _groups(runs: Sequence[Run], by: str) -> list[str]:
     if not any(own):
         raise ValueError(f"no run has a setting {by!r}; there are {', '.join(sorted(set(runs[0].config)))}")
     keys = list(dict.fromkeys(key for settings in own for key in settings))
-    differing = [key for key in keys if len({repr(settings.get(key)) for settings in own}) > 1] or keys[:1]
+    differing = distinguishing(keys, own) or keys[:1]
     names = {key: "" if key in (by, f"{by}.name") else f"{key.rpartition('.')[2]} = " for key in differing}
-    return [", ".join(f"{names[key]}{settings[key]}" for key in differing if key in settings) for settings in own]
+    return [
+        ", ".join(f"{names[key]}{brief(settings[key])}" for key in differing if key in settings) for settings in own
+    ]

@@ -13,6 +13,7 @@ from proxdasa.reports.curves import Curve, Run
 from proxdasa.reports.looks import run_looks
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.ranking import quantity_of, stationarity_of
+from proxdasa.reports.run_endings import divergences
 
 WIDTHS = {"column": 3.35, "page": 6.9}
 """Inches of a column and of a page, as journals in two columns have them."""
@@ -116,9 +117,17 @@ def draw_runs(
     names, looks, legend = run_looks(runs, others)
     labelled = [replace(run, label=name) for run, name in zip(runs, names, strict=True)]
     panels = [_cost_panel(labelled, measure, axis) for measure in measures]
-    beside = 1 if width == "column" else min(3, len(panels))
+    panels[0] = replace(panels[0], title=_tell_divergence(labelled))
+    beside = 1 if width == "column" else 2 if len(panels) == 4 else min(3, len(panels))
     grid = [panels[i : i + beside] for i in range(0, len(panels), beside)]
     return draw_panels(grid, path, looks=looks, legend=legend, printed=WIDTHS[width])
+
+
+def _tell_divergence(runs: Sequence[Run]) -> str:
+    """A title on runs whose curves end early, or leave the panels."""
+    lost = [run.label for run in runs if divergences(run)]
+    told = f"diverged: {', '.join(lost)}"
+    return "" if not lost else told if len(told) < 45 else f"{len(lost)} of {len(runs)} runs diverged"
 
 
 def _select_recorded(runs: Sequence[Run], quantities: Sequence[str]) -> list[str]:
@@ -146,12 +155,46 @@ def _without_start(curve: Curve) -> Curve:
 
 
 def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
-    curves, log_y = [shown_curve(run, measure, axis) for run in runs], quantity(measure).log
-    y_range = (None, ceiling(curves)) if log_y else second_half(curves)
+    curves, look = [shown_curve(run, measure, axis) for run in runs], quantity(measure)
+    # What diverges leaves the panel, and does not set its range.
+    lasting = [curve for run, curve in zip(runs, curves, strict=True) if not divergences(run)] or curves
+    y_range = _range(lasting, look.log, diverged=len(lasting) < len(curves))
     log_x = far_apart(runs, axis)
     if log_x:
         curves = [_without_start(curve) for curve in curves]  # at the start the costs are 0, or nearly
-    return Panel("", quantity(axis).label, quantity(measure).label, curves, log_x, log_y, y_range)
+    return Panel("", quantity(axis).label, look.label, curves, log_x, look.log, y_range)
+
+
+def _range(curves: Sequence[Curve], log: bool, diverged: bool) -> tuple[float | None, float | None]:
+    """The part of the y axis that shows the curves best; ``diverged`` says that there are others which leave it."""
+    if not log:
+        return second_half(curves)
+    means = np.concatenate([curve.mean[np.isfinite(curve.mean)] for curve in curves])
+    if (means < 0).any():
+        return late_range(curves)
+    top, high = ceiling(curves), float(means.max(initial=0.0))
+    return None, 2 * high if diverged and top is None and high > 0 else top
+
+
+def late_range(curves: Sequence[Curve]) -> tuple[float, float]:
+    """The range to show of curves that fall, on a linear scale: not the start, which would squash the rest.
+
+    It goes up to the highest mean of the second half, but has at least a twentieth of the whole fall.
+    """
+    means = [mean for curve in curves if len(mean := curve.mean[np.isfinite(curve.mean)])]
+    if not means:
+        return 0.0, 1.0
+    low, high = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
+    if not _few(curves):
+        late = max(float(mean[len(mean) // 2 :].max()) for mean in means)
+        high = max(late, low + 0.05 * (high - low))
+    margin = 0.1 * (high - low) or 1.0
+    return low - margin, high + margin
+
+
+def _few(curves: Sequence[Curve]) -> bool:
+    """Whether the line from the start is all there is to see."""
+    return max(len(curve.mean) for curve in curves) < 3
 
 
 def far_apart(runs: Sequence[Run], axis: str) -> bool:
@@ -175,6 +218,8 @@ def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
 
 def ceiling(curves: Sequence[Curve]) -> float | None:
     """Where a log scale should end, if the start is more than ten times all the rest; otherwise None."""
+    if _few(curves):
+        return None
     first = max(np.nanmax(curve.mean[:1], initial=0.0) for curve in curves)
     rest = max(np.nanmax(curve.mean[1:], initial=0.0) for curve in curves)
     return float(2 * rest) if first > 10 * rest > 0 else None

@@ -192,7 +192,7 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         settings.pop("network.agents", None)
         settings["n"] = config["facts"]["agents"]
     keys = list(dict.fromkeys(key for settings in flat for key in settings))
-    differing = [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
+    differing = distinguishing(keys, flat)
     stems = [key.removesuffix(".name") for key in differing]
     # A constant step size is "alpha = 0.1", not "value = 0.1", unless others are not constant.
     stems = [short if (short := stem.removesuffix(".value")) not in stems else stem for stem in stems]
@@ -200,7 +200,27 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     shown = {
         key: word if last.count(word) == 1 else stem for key, stem, word in zip(differing, stems, last, strict=True)
     }
-    return [", ".join(f"{shown[key]} = {settings[key]}" for key in differing if key in settings) for settings in flat]
+    return [
+        ", ".join(f"{shown[key]} = {brief(settings[key])}" for key in differing if key in settings) for settings in flat
+    ]
+
+
+def distinguishing(keys: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose settings differ; of a network only the name, if that tells all of them apart."""
+
+    def kinds(some: Sequence[str]) -> int:
+        return len({tuple(repr(settings.get(key)) for key in some) for settings in flat})
+
+    differing = [key for key in keys if kinds([key]) > 1]
+    network = [key for key in differing if key.startswith("network.")]
+    if "network.name" in network and kinds(["network.name"]) == kinds(network):
+        return [key for key in differing if key not in network or key == "network.name"]
+    return differing
+
+
+def brief(setting: Any) -> Any:
+    """A setting without the digits that only rounding has put there: 0.15 for 0.15000000000000002."""
+    return float(f"{setting:.12g}") if isinstance(setting, float) else setting
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

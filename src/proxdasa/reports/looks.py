@@ -26,15 +26,15 @@ METHODS = {
     "DProxSGT": ("#000000", "X"),
     "DEEPSTORM v1": ("#004D38", "<"),
     "DEEPSTORM v1-SVRG": ("#7FD6BC", ">"),
-    "ProxGT-SR-O": ("#74305A", "d"),
-    "ProxGT-SA": ("#F0C4DB", "p"),
-    "D²": ("#1B3F6B", "h"),
-    "CDProxSGT": ("#808080", "*"),
-    "PG-EXTRA": ("#8A6100", "H"),
-    "NEXT": ("#9A86D6", "8"),
+    "ProxGT-SR-O": ("#5A1846", "d"),
+    "ProxGT-SA": ("#FF6F91", "p"),
+    "D²": ("#0B2A66", "h"),
+    "CDProxSGT": ("#606060", "*"),
+    "PG-EXTRA": ("#6B4A00", "H"),
+    "NEXT": ("#7A3FF2", "8"),
 }
-"""Colours and markers of the library's methods: those of Okabe and Ito for the ones most often compared, and darker or
-lighter shades of them for their relatives. Markers tell apart what the colour-blind may not."""
+"""Colours and markers of the library's methods: those of Okabe and Ito for the ones most often compared. The others are
+chosen so that any two differ for the colour-blind too, and all of them from white; markers tell close ones apart."""
 
 
 def method_looks(titles: Sequence[str]) -> dict[str, Look]:
@@ -68,14 +68,15 @@ class Looks(NamedTuple):
 def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks:
     """Colours by method, and dashes by ``others``, a text for each run; by default what tells runs of a method apart.
 
-    Where methods have more runs than there are dashes, every run has a look of its own.
+    Where these are more than there are dashes, a dash is the number of the run among those of its method; and where a
+    method has more runs than there are dashes, every run has a look of its own.
     """
     more = distinctions(runs) if others is None else others
     names = [", ".join(filter(None, (run.title, text))) for run, text in zip(runs, more, strict=True)]
     colours, own = method_looks([run.title for run in runs]), [text for text in more if text]
     if others is None and len(set(own)) > len(STYLES):
-        numbered = numbered_looks(list(dict.fromkeys(names)))
-        return Looks(names, numbered, numbered)
+        looks = _looks_within_methods(runs, names, colours) or numbered_looks(list(dict.fromkeys(names)))
+        return Looks(names, looks, looks)
     styles = dashes(own)
     looks = {
         name: {**colours[run.title], "linestyle": styles.get(text, "-")}
@@ -85,6 +86,20 @@ def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks
         return Looks(names, looks, looks)
     legend = colours | {text: {"color": "0.4", "linestyle": style} for text, style in styles.items()}
     return Looks(names, looks, legend)
+
+
+def _looks_within_methods(runs: Sequence[Run], names: Sequence[str], colours: Mapping[str, Look]) -> dict[str, Look]:
+    """Dashes in the order of the runs of each method; nothing if one has too many."""
+    mine: dict[str, list[str]] = {}
+    for run, name in zip(runs, names, strict=True):
+        mine.setdefault(run.title, []).append(name)
+    if max(map(len, mine.values())) > len(STYLES):
+        return {}
+    return {
+        name: {**colours[title], "linestyle": style}
+        for title, own in mine.items()
+        for name, style in zip(own, STYLES, strict=False)
+    }
 
 
 def numbered_looks(labels: Sequence[str]) -> dict[str, Look]:

@@ -21,7 +21,7 @@ from matplotlib.colors import to_hex
 
 from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, value
 from proxdasa.reports.curves import Array, Curve, Run, distinctions
-from proxdasa.reports.figures import ceiling, far_apart, second_half, shown_curve
+from proxdasa.reports.figures import ceiling, far_apart, late_range, second_half, shown_curve
 from proxdasa.reports.loading import flatten
 from proxdasa.reports.looks import run_looks, svg_dash
 from proxdasa.reports.network_drawings import disagreement, drawing
@@ -53,8 +53,17 @@ class Summary(Protocol):
         """The rows."""
 
 
-def write_page(path: Path, title: str, runs: Sequence[Run], summary: Summary, faults: Sequence[str] = ()) -> Path:
+def write_page(
+    path: Path,
+    title: str,
+    runs: Sequence[Run],
+    summary: Summary,
+    faults: Sequence[str] = (),
+    others: Sequence[str] | None = None,
+) -> Path:
     """Write the page of some runs; ``faults`` say what could not be read.
+
+    ``others`` has a text for each run that tells it from others of its method, by default all settings that differ.
 
     Examples:
         >>> from pathlib import Path
@@ -64,7 +73,7 @@ def write_page(path: Path, title: str, runs: Sequence[Run], summary: Summary, fa
         >>> reports.write_page(Path("page.html"), "D-PSGD", runs, reports.summarise(runs)).name
         'page.html'
     """
-    data = json.dumps(contents(title, runs, summary, faults), allow_nan=False, separators=(",", ":"))
+    data = json.dumps(contents(title, runs, summary, faults, others), allow_nan=False, separators=(",", ":"))
     page = files("proxdasa.reports").joinpath("page.html").read_text(encoding="utf-8")
     for place, tag in {STYLE: "style", SCRIPT: "script"}.items():
         page = page.replace(place, _fingerprint(page, tag))
@@ -78,7 +87,9 @@ def _fingerprint(page: str, tag: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def contents(title: str, runs: Sequence[Run], summary: Summary, faults: Sequence[str]) -> Plain:
+def contents(
+    title: str, runs: Sequence[Run], summary: Summary, faults: Sequence[str], others: Sequence[str] | None = None
+) -> Plain:
     """Everything that the page shows, as plain values."""
     recorded = [measure for measure in measures(row for run in runs for row in run.rows) if _any(runs, measure)]
     axes = [axis for axis in AXES if _any(runs, axis)]
@@ -89,7 +100,8 @@ def contents(title: str, runs: Sequence[Run], summary: Summary, faults: Sequence
     networks = {_network(run): run for run in reversed(runs)}
     settings = [_settings(run) for run in runs]
     shared = {key: value for key, value in settings[0].items() if all(own.get(key) == value for own in settings)}
-    (labels, looks, _), others, sheet = run_looks(runs), distinctions(runs), summary.sheet()
+    (labels, looks, _), sheet = run_looks(runs, others), summary.sheet()
+    others = distinctions(runs) if others is None else others
     return {
         "title": title,
         "tiles": _tiles(runs),
@@ -99,6 +111,7 @@ def contents(title: str, runs: Sequence[Run], summary: Summary, faults: Sequence
             "columns": list(sheet.columns.values()),
             "rows": sheet.texts(),
             "bold": sorted(sheet.bold),
+            "texts": sum(name in ("method", "run") for name in sheet.columns),
         },
         "notes": list(sheet.notes),
         "axes": [{"key": axis, "label": quantity(axis).label, "log": far_apart(runs, axis)} for axis in axes],
@@ -160,7 +173,9 @@ def _curve(run: Run, measure: str) -> Plain:
     """Means, half widths and smallest trials, and the range to show on either scale."""
     curve = shown_curve(run, measure)
     hidden = [None] * (len(run.curve("k").x) - len(curve.x))
-    plain: Plain = {"mean": hidden + _plain(curve.mean), "linear": list(second_half([curve])), "log": _log_range(curve)}
+    log = _log_range(curve)
+    linear = second_half([curve]) if log or not quantity(measure).log else late_range([curve])
+    plain: Plain = {"mean": hidden + _plain(curve.mean), "linear": list(linear), "log": log}
     if np.isfinite(curve.half).any():
         plain |= {"half": hidden + _plain(curve.half), "lowest": hidden + _plain(curve.lowest)}
     return plain

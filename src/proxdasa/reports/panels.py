@@ -13,8 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
 from proxdasa import disk
@@ -23,6 +25,8 @@ from proxdasa.reports.looks import Look, numbered_looks
 
 WIDTH = 11.0
 """The most inches that a figure may take, so that its text stays legible when a page shrinks it."""
+SPACING = 1.5
+"""Between the columns of a legend, in sizes of its font."""
 PRINTED: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -71,19 +75,37 @@ def draw_panels(
         size = mpl.rcParams["font.size"] / 10
         width = printed or min(3.7 * columns, WIDTH)
         entries = {label: Line2D([], [], label=label, **look) for label, look in (legend or chosen).items()}
-        beside = max(1, int(width / (0.6 + 0.085 * size * max(map(len, entries)))))
-        legend_height = 0.2 * -(-len(entries) // beside) if one_legend else 0.0
+        beside = _legend_columns(list(entries), width)
+        legend_height = 0.25 * size * -(-len(entries) // beside) if one_legend else 0.0
         height = 2.5 if printed is None else 0.75 * width / columns
         figure = Figure(figsize=(width, height * len(grid) + 0.5 + legend_height), layout="constrained")
         axes = figure.subplots(len(grid), columns, squeeze=False)
         _fill(axes, grid, {label: chosen[label] for label in labels})
         if one_legend:
             handles = list(entries.values())
-            _show_verbatim(figure.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False))
+            _show_verbatim(
+                figure.legend(
+                    handles=handles, loc="outside upper center", ncols=beside, frameon=False, columnspacing=SPACING
+                )
+            )
         else:
             for ax, own in zip(axes[:, 0], rows, strict=True):
                 _show_verbatim(ax.legend(handles=[entries[label] for label in own], fontsize=9))
         return save(figure, path)
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """As many columns as fit into the width in inches; a legend fills them one after the other."""
+    style = mpl.rcParams
+    size = FontProperties(size=style["legend.fontsize"]).get_size_in_points()
+    shown = [label.replace("$", "S") for label in labels]  # dollar signs are no formulas here
+    texts = [TextPath((0, 0), label, size=size).get_extents().width if label.strip() else 0.0 for label in shown]
+    handle = size * (style["legend.handlelength"] + style["legend.handletextpad"] + SPACING)
+    for columns in range(len(texts), 1, -1):
+        taken = sum(max(part) + handle for part in np.array_split(texts, columns))
+        if taken + size <= 72 * width:
+            return columns
+    return 1
 
 
 def save(figure: Figure, path: Path) -> Path:

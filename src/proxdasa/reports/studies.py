@@ -1,4 +1,7 @@
-"""The table and figures of two studies: methods on uneven data, and communication rounds on different graphs."""
+"""The tables and figures of three studies.
+
+Methods on uneven data, communication rounds on different graphs, and what keeps a network on a plateau.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from proxdasa.reports.axis_quantities import quantity
-from proxdasa.reports.curves import Run, finals
+from proxdasa.reports.axis_quantities import quantity, value
+from proxdasa.reports.curves import Run, finals, spread
 from proxdasa.reports.figures import second_half, shown_curve
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.ranking import quantity_of
-from proxdasa.reports.table_files import Cell, Sheet
+from proxdasa.reports.table_files import INTERVALS, Cell, Sheet
 
 LEVEL_MEASURES = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
 """What uneven data may spoil. Stationarity is at γ = 1, because D-PSGD's own γ differs from that of the others."""
@@ -79,3 +82,22 @@ def draw_rounds(runs: Sequence[GraphRun], path: Path) -> Path:
             row.append(Panel(graph, quantity("rounds").label, quantity_of(measure, every).label, curves, log_x=True))
         grid.append(row)
     return draw_panels(grid, path)
+
+
+def plateau_sheet(runs: Mapping[str, Run], above: float) -> Sheet:
+    """How many trials of each run left a plateau, and where they are at the end.
+
+    A trial has left it if it ends with an accuracy in per cent above ``above``; one that diverged has not.
+    """
+    rows: list[list[Cell]] = []
+    for name, run in runs.items():
+        left = [row for row in run.rows if row["k"] == run.rows[-1]["k"] and value(row, "accuracy") > above]
+        measured: list[Cell] = [
+            spread([value(row, measure) for row in left]) if left else "none"
+            for measure in ("accuracy", "loss", "density")
+        ]
+        rows.append([name, f"{len(left)} of {len(run.began)}", run.final("accuracy"), *measured])
+    columns = {"run": "Prox-DASA", "left": "left the plateau", "accuracy": "accuracy % of all"}
+    columns |= {"accuracy_left": "accuracy % of those", "loss_left": "their loss", "density_left": "their density"}
+    note = f"A trial has left the plateau if its test accuracy at the end is above {above:g}%."
+    return Sheet(columns, rows, [note, INTERVALS])

@@ -5,34 +5,27 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from proxdasa import disk
 from proxdasa.reports.curves import Spread
+from proxdasa.reports.latex_texts import latex
 from proxdasa.reports.texts import visible
 
 Cell = str | float | Spread
 """NaN stands for an unknown number."""
 
 UNKNOWN = "—"
+INTERVALS = (
+    "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "
+    "largest trial."
+)
 
 FORMULA = tuple("=+-@＝＋－＠")
 """Characters that make a spreadsheet take a text for a formula, and run it."""
-
-_SIGNS = {"±": "pm", "≥": "ge", "≤": "le", "×": "times", "∞": "infty", "∝": "propto", "∇": "nabla", "·": "cdot"}
-_SIGNS |= {"⌈": "lceil", "⌉": "rceil", "ϱ": "varrho"}
-_GREEK = {"α": "alpha", "γ": "gamma", "λ": "lambda", "ρ": "rho", "Ψ": "Psi"}
-LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {sign: f"$\\{name}$" for sign, name in (_SIGNS | _GREEK).items()}
-    | {"²": r"\textsuperscript{2}", "—": "---", "−": "$-$", "‖": r"$\|$", "…": r"\dots{}"}
-    | {"|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}"}
-    | {"\u0304": r"\textsuperscript{--}"}  # the bar over x, which follows it
-)
-"""Characters that LaTeX reads as commands, or that its usual fonts lack."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,7 @@ class Sheet:
     def brief(self, note: str) -> Sheet:
         """The table for a terminal: no smallest and largest trials, a star at what is bold, and a note that says so."""
         cells = self._emphasize(self.texts(brief=True), "", " *")
-        return Sheet(self.columns, cells, [*filter(None, [self.caption]), *self.notes, note])
+        return Sheet(self.columns, cells, [text for text in (self.caption, *self.notes, note) if text])
 
     def write(self, folder: Path) -> list[Path]:
         """Write the table to a folder as Markdown, CSV and LaTeX."""
@@ -107,14 +100,16 @@ class Sheet:
     def write_latex(self, path: Path) -> Path:
         """Write a table for the package booktabs, with the notes as paragraphs below it."""
         alignment = "".join("r" if number else "l" for number in self._numbers())
-        body = self._emphasize([[cell.translate(LATEX) for cell in row] for row in self.texts()], r"\textbf{", "}")
-        heading = [cell.translate(LATEX) for cell in self.columns.values()]
+        cells = [list(map(_latex, row, texts)) for row, texts in zip(self.rows, self.texts(), strict=True)]
+        body = self._emphasize(cells, r"\textbf{", "}")
+        heading = list(map(latex, self.columns.values()))
         first, *rest = (" & ".join(line) + r" \\" for line in (heading, *body))
         table = [r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
-        notes = (f"\n{{\\footnotesize {note.translate(LATEX)}\\par}}" for note in self.notes)
-        lines = [rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *notes]
+        notes = [f"\n{{\\footnotesize {latex(note)}\\par}}" for note in self.notes]
+        room = ["\n\\smallskip"] if notes else []  # which a rule does not leave below it
+        lines = [rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *room, *notes]
         if self.caption:
-            caption = rf"\caption{{{self.caption.translate(LATEX)}}}"
+            caption = rf"\caption{{{latex(self.caption)}}}"
             lines = [r"\begin{table}", r"\centering", caption, *lines, r"\end{table}"]
         return write_text(path, _lines(*lines))
 
@@ -149,6 +144,16 @@ def text(cell: Cell) -> str:
     return f"{_to_place(mean, place)} ± {_to_place(half, place)} [{low}, {high}]"
 
 
+def _latex(cell: Cell, shown: str) -> str:
+    """The text of a cell for LaTeX; numbers have a minus sign and powers of ten, texts are left as they are."""
+    if isinstance(cell, str):
+        return latex(shown)
+    parts = re.split(r"e([+-]\d+)", shown)  # every second part is an exponent
+    parts[::2] = [latex(part.replace("-", "−")) for part in parts[::2]]
+    parts[1::2] = [rf"$\cdot 10^{{{int(part)}}}$" for part in parts[1::2]]
+    return "".join(parts)
+
+
 def _parts(cell: Cell, wide: bool) -> Sequence[str | float]:
     """A cell as the columns of a file: four for a spread, and as many for a text that stands in the place of one."""
     if isinstance(cell, Spread):
@@ -163,7 +168,7 @@ def _place(number: float) -> int:
 
 def _to_place(number: float, place: int) -> str:
     """A number rounded to a power of ten."""
-    if place < -6:
+    if place < -6 and abs(number) < 1e-3:
         return f"{number:.{max(0, _place(number) + 1 - place)}e}"
     return f"{round(number, -place):.{max(0, -place)}f}"
 

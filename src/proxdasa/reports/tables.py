@@ -17,13 +17,10 @@ from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Run, distinctions, names
 from proxdasa.reports.ranking import alike, own_gamma, quantity_of, stationarity_of
 from proxdasa.reports.run_endings import divergences
-from proxdasa.reports.table_files import Cell, Sheet
+from proxdasa.reports.table_files import INTERVALS, Cell, Sheet
 from proxdasa.runs.records import Row
 
-EXPLANATION = (
-    "± is half the width of the 95% confidence interval of the mean over trials; brackets hold the smallest and the "
-    "largest trial. The time is that of the simulation, all trials together."
-)
+EXPLANATION = f"{INTERVALS} The time is that of the simulation, all trials together."
 
 ENDS = ("stationarity", "table_stationarity", "consensus", "loss", "objective")
 """The final measures in the summary."""
@@ -112,7 +109,11 @@ class Table:
             f"final {slope.measured} {_power(slope.stationarity)}"
             for slope in self.slopes
         ]
-        return Sheet(columns, [self._cells(line) for line in self.lines], [*self.notes, *notes])
+        rows = [self._cells(line) for line in self.lines]
+        if len({line.method for line in self.lines}) == len(self.lines) > 1:  # the method says it all
+            del columns["run"]
+            rows = [[method, *rest] for method, _, *rest in rows]
+        return Sheet(columns, rows, [*self.notes, *notes])
 
     def _cells(self, line: Line) -> list[str]:
         reached = "not by all" if math.isnan(line.iterations_to_target) else f"{line.iterations_to_target:.0f}"
