@@ -132,6 +132,7 @@ def _work(code, env):
     os.environ.clear()
     os.environ.update(env)
     gc.freeze()
+    multiprocessing.set_start_method(None, force=True)  # the fork server has set its own
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # pytest imports the helpers of tests again, for its own way to explain assertions.

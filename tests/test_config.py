@@ -415,6 +415,7 @@ BAD = {
     "text for an array": ({"x0": "zero"}, "x0 must be", "a list of numbers"),
     "true in an array": ({"x0": [True] * 10}, "x0[0] must be a number; got True"),
     "a table for an array": ({"problem": QUADRATIC | {"A": {"a": 1}}}, "problem.A must be", "a list of numbers"),
+    "a row among numbers": ({"x0": [0.5, []]}, "x0 must be an array whose rows have the same length"),
     "rows of two lengths": ({"x0": [[1, 2], [3]]}, "x0 must be an array whose rows have the same length"),
     "a fingerprint": (
         {"x0": {"shape": [1], "sha256": "0"}},

@@ -1,11 +1,19 @@
 """What a newcomer runs first: the examples."""
 
+import dataclasses
+import math
 import re
 import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import proxdasa
+from proxdasa import algorithms
+from proxdasa.configs import read_study
+from proxdasa.data import sources
 from tests.processes import LINUX, commands, fork_together
 
 ROOT = Path(__file__).parents[1]
@@ -53,3 +61,43 @@ def test_the_network_is_trained_alone_and_among_others(tmp_path, monkeypatch, ca
 def test_the_commands_named_in_the_file_are_those_that_exist():
     head = (ROOT / "examples" / "quickstart.toml").read_text(encoding="utf-8")
     assert set(re.findall(r"proxdasa (\w+)", head)) == {"run", "report", "list"}
+
+
+# ---------------------------------------------------------------------------------------- studies
+
+
+@pytest.fixture
+def few_rows(tmp_path, monkeypatch):
+    """Files of a9a and MNIST with 400 random rows each, in place of the real ones."""
+    monkeypatch.setenv("PROXDASA_DATA", str(tmp_path))
+    draw = np.random.default_rng(0)
+    for name, source in sources.SOURCES.items():
+        (tmp_path / name).mkdir()
+        short = [dataclasses.replace(file, rows=400) for file in source.files]
+        monkeypatch.setitem(sources.SOURCES, name, dataclasses.replace(source, files=tuple(short)))
+        for file in short:
+            if name == "a9a":
+                rows = (f"{label:+d} {feature}:1\n" for label, feature in zip(*random_labels(draw), strict=True))
+                content = "".join(rows).encode()
+            else:
+                shape = (400, 28, 28) if "images" in file.name else (400,)
+                content = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4) for size in shape)
+                content += draw.integers(0, 10, shape).astype(np.uint8).tobytes()
+            (tmp_path / name / file.name).write_bytes(content)
+
+
+def random_labels(draw):
+    return draw.choice([-1, 1], 400), draw.integers(1, 124, 400)
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize("file", sorted((ROOT / "examples" / "studies").glob("*.toml")), ids=lambda file: file.stem)
+def test_every_method_that_can_be_compared_is_in_a_study_with_nine_settings(file, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where its own code is found
+    study = read_study(file)
+    problem = next(iter(study.setups.values())).problem
+    asks_for_passes = {proxdasa.ProxGTSRE, proxdasa.DeepStormV1SVRG} if math.isinf(problem.epoch) else set()
+    fitting = {method for method in algorithms.ALL if method.facts.composite} - asks_for_passes
+    assert {type(setup.algorithm) for setup in study.setups.values()} == fitting
+    assert {math.prod(map(len, ranges.values())) for ranges in study.ranges.values()} == {9}
+    assert f"proxdasa study examples/studies/{file.name} --output results/" in file.read_text(encoding="utf-8")

@@ -109,16 +109,21 @@ TIMELESS = ("settings", "comparison-gradients", "comparison-rounds", "comparison
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_a_run_ends_when_the_next_step_would_exceed_its_gradients(method):
+def test_a_run_ends_when_the_next_step_would_exceed_its_budget(method):
     x = torch.linspace(-1, 1, 84).reshape(42, 2)
     examples = data.from_tensors(x, (x[:, 0] > 0).long())
     problem = problems.Supervised(lambda: models.mlp(2, 2, 2), examples, agents=3, batch_size=4)
     assert problem.epoch == 3.5
-    setup = Setup(method, problem, networks.complete(3), observe_every=1, metrics=())
-    K = affordable(setup, 50)
-    rows = dataclasses.replace(setup, iterations=K + 1).run().records
-    spent = [value(row, "gradients") for row in rows]
-    assert spent[K] <= 50 < spent[K + 1]
+    for axis, budget, mixing in (
+        ("gradients", 50, proxdasa.Gossip()),
+        ("rounds", 30, proxdasa.Gossip(2)),
+        ("vectors", 20, proxdasa.Every(3)),
+    ):
+        setup = Setup(method, problem, networks.complete(3), mixing=mixing, observe_every=1, metrics=())
+        K = affordable(setup, budget, axis)
+        rows = dataclasses.replace(setup, iterations=K + 1).run().records
+        spent = [value(row, axis) for row in rows]
+        assert spent[K] <= budget < spent[K + 1]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,10 +144,10 @@ class Idle:
 
 def test_budgets_that_mean_nothing_are_refused():
     problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-    with pytest.raises(ValueError, match="idle evaluates no gradients, so a budget of gradients does not limit it"):
+    with pytest.raises(ValueError, match="idle takes no gradients, so a budget of gradients does not limit it"):
         affordable(Setup(Idle(), problem, networks.ring(3)), 10)
     large = proxdasa.ProxGTSA(0.1, batch=8)
-    with pytest.raises(ValueError, match=r"10 are too few for one iteration of ProxGT-SA, after which .* evaluated 16"):
+    with pytest.raises(ValueError, match=r"10 are too few for one iteration of ProxGT-SA, after which .* spent 16"):
         affordable(Setup(large, problem, networks.ring(3)), 10)
 
 
@@ -220,9 +225,9 @@ def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypa
         assert done.exit_code == 130, done.output
         return {path.parent.name: proxdasa.load(path.parent).stopped for path in runs.glob("*/records.jsonl")}
 
-    assert interrupted(15) == {}, "in the second search"
+    assert interrupted(7) == {}, "in the second search"
     assert interrupted(40) == {"ProxDASA-ring-4": "interrupted"}
-    assert interrupted(60) == {"ProxDASA-ring-4": None, "DeepStormV2-ring-4": "interrupted"}
+    assert interrupted(40) == {"ProxDASA-ring-4": None, "DeepStormV2-ring-4": "interrupted"}
     done = call(SMALL)
     assert done.exit_code == 0, done.output
     assert "1 finished run reused" in done.stderr
@@ -245,6 +250,18 @@ def test_another_study_does_not_mix_with_an_earlier_one(call, tmp_path):
     assert config["iterations"] == 30
 
 
+def test_a_budget_of_rounds_is_spent_by_all(call, tmp_path):
+    """At equal rounds no run is cut short: DEEPSTORM makes as many steps as the others, with twice the gradients."""
+    done = call(SMALL.replace("gradients = 60", "rounds = 30").replace("[tuning]\n", "[tuning]\nrounds = 20\n"))
+    assert done.exit_code == 0, done.output
+    ends = [proxdasa.load(path).last[0] for path in sorted((tmp_path / "out" / "runs").iterdir())]
+    assert [(row["k"], row["rounds"], row["gradients"]) for row in ends] == [(30, 30, 61), (30, 30, 30)]
+    assert "objective after 20 communication rounds, seed 5" in (tmp_path / "out" / "settings.md").read_text()
+    heading = (tmp_path / "out" / "summary.md").read_text().partition("\n")[0]
+    assert "after 30 communication rounds" in heading
+    assert "after 30 gradients of an agent" in heading, "the most that both have evaluated"
+
+
 def test_if_all_diverge_nobody_wins(call):
     lost = STUDY.replace(
         'methods = ["ProxDASA", { name = "DeepStormV2", beta = 0.5 }, "DProxSGT"]', 'methods = ["DProxSGT"]'
@@ -257,8 +274,16 @@ def test_if_all_diverge_nobody_wins(call):
 # ---------------------------------------------------------------------------------------- files
 
 REFUSED = {
-    "seed = 4\n": ("seed = 4\niterations = 9\n", "iterations: a study has gradients in its place"),
-    "gradients = 60\n": ("", "gradients is missing; a study needs it"),
+    "seed = 4\n": ("seed = 4\niterations = 9\n", "iterations: a study has gradients, rounds or vectors in its place"),
+    "gradients = 60\n": ("", "gradients is missing; a study needs a budget"),
+    "gradients = 60": (
+        "gradients = 60\nrounds = 60",
+        "rounds: the runs of a study have one budget",
+    ),
+    "[tuning]\ntrials": (
+        "[tuning]\nrounds = 9\ntrials",
+        r"tuning\.rounds: the budget of this study is in gradients",
+    ),
     '["ring", "complete"]': ('["ring", "ring(4)"]', r"networks\[1\]: ring\(4\) is there twice"),
     '"complete"]': ('"wheel"]', r"networks\[1\]: there is no graph 'wheel'; accepted: ring"),
     '"DProxSGT"]': ('"DProxSGT", "DProxSGT"]', r"methods\[3\]: DProxSGT is there twice"),
@@ -294,7 +319,7 @@ def test_what_a_file_may_leave_out(tmp_path):
     path = tmp_path / "study.toml"
     path.write_text(STUDY, encoding="utf-8")
     study = read_study(path)
-    assert (study.tuning.seed, study.tuning.gradients, study.tuning.measure) == (5, 60, "objective")
+    assert (study.tuning.seed, study.search_budget, study.tuning.measure) == (5, 60, "objective")
     assert study.setups["ProxDASA", "ring-4"].algorithm.gamma == 0.001, "the first that is tried"
     text = STUDY.replace("gamma = [0.001, 0.03, 100.0]", "gamma = [0.1]\nalpha.scale = [0.1, 0.3, 1.0]")
     assert tomllib.loads(text)["tuning"]["alpha"]

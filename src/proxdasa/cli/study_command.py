@@ -38,7 +38,8 @@ def study(
     """Compare methods fairly: tune each with the same budget, then run and compare them at equal budgets.
 
     Every method tries the same number of settings, on a seed that the runs do not use, by the same measure. The runs
-    are as long as the same number of gradients lasts, and are compared at equal gradients, rounds, bytes and seconds.
+    are as long as the same number of gradients lasts, or of rounds or vectors, and are compared at equal gradients,
+    rounds, bytes and seconds.
     A diverged trial is a loss, and so is a method all of whose settings diverge.
     The same command goes on with a study that was interrupted or killed.
 
@@ -54,9 +55,15 @@ def study(
         table = plan.tuning
         assert table.seed is not None
         assert table.trials is not None
-        assert table.gradients is not None
         searches = experiments.plan_searches(
-            plan.setups, plan.ranges, table.measure, table.settings, table.gradients, table.seed, table.trials
+            plan.setups,
+            plan.ranges,
+            table.measure,
+            table.settings,
+            plan.search_budget,
+            table.seed,
+            table.trials,
+            plan.axis,
         )
         if overwrite:  # the runs too, and first: an interruption leaves no mixture of old and new
             for pair in plan.setups:
@@ -70,7 +77,7 @@ def study(
         for pair, tuned in found.items():
             tuned.write((output / _sweep(pair)).parent)
         setups = {
-            _run(pair): experiments.tuned_setup(plan.setups[pair], tuned, plan.gradients, plan.observe_every)
+            _run(pair): experiments.tuned_setup(plan.setups[pair], tuned, plan.budget, plan.observe_every, plan.axis)
             for pair, tuned in found.items()
             if not tuned.ranking[0].fault
         }
@@ -116,7 +123,7 @@ def _settings_sheet(plan: StudyFile, found: Mapping[Pair, tuning.Tuning]) -> rep
         )  # fmt: skip
     columns = {"method": "method", "graph": "network", "settings": "tried", "rule": "chosen"}
     notes = [
-        f"{reports.quantity(measure).name} after {plan.tuning.gradients:,} gradients of an agent, seed "
+        f"{reports.quantity(measure).name} after {plan.search_budget:,} {reports.quantity(plan.axis).name}, seed "
         f"{plan.tuning.seed}, {plan.tuning.trials} trial{'s' * (plan.tuning.trials != 1)} of each setting"
     ]
     notes += [
@@ -133,7 +140,7 @@ def _report(plan: StudyFile, output: Path, lost: list[Pair], written: list[Path]
     by = "network" if len({network for _, network in plan.setups}) > 1 else None
     comparisons = []
     for axis in BUDGETS:
-        budget = plan.gradients if axis == "gradients" else None
+        budget = plan.budget if axis == plan.axis else None
         measures = list(
             dict.fromkeys([plan.tuning.measure, *reports.default_measures(reports.load_runs(list(folders)))])
         )

@@ -209,7 +209,7 @@ def _tensor(value: Any, key: str) -> Tensor:
         raise MisfitError(key, value, NUMBERS)
     try:
         return torch.tensor(value, dtype=torch.float64)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:  # a list among numbers, or lists of different lengths
         raise ConfigError(f"{key} must be an array whose rows have the same length: {error}") from error
 
 

@@ -1,7 +1,7 @@
 """The file of a study: that of a run, with several methods and networks, a budget, and how to tune.
 
-The keys are those of a run, but ``methods`` and ``networks`` are lists, ``gradients`` takes the place of
-``iterations``, and a table ``[tuning]`` says which settings each method may try::
+The keys are those of a run, but ``methods`` and ``networks`` are lists, ``gradients``, ``rounds`` or ``vectors`` takes
+the place of ``iterations``, and a table ``[tuning]`` says which settings each method may try::
 
     gradients = 2_000
     networks = ["ring", "complete"]
@@ -35,8 +35,10 @@ from proxdasa.runs.setup import Setup
 Values = list[float] | tuple[float, float]
 """What a search tries for a parameter: the values of a list, or draws from the range of a pair."""
 
-INSTEAD = {"algorithm": "methods", "network": "networks", "iterations": "gradients"}
+INSTEAD = {"algorithm": "methods", "network": "networks", "iterations": "gradients, rounds or vectors"}
 """Keys of a run, and what a study has in their place."""
+BUDGETS = ("gradients", "rounds", "vectors")
+"""What all runs of a study may spend the same amount of: gradients of an agent, rounds, or vectors to a neighbour."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class TuningTable:
     """By default the seed of the runs plus one."""
     trials: int | None = None
     gradients: int | None = None
+    rounds: int | None = None
+    vectors: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +62,12 @@ class StudyFile:
 
     setups: Mapping[tuple[str, str], Setup]
     """By method and network. Their numbers of iterations mean nothing yet."""
-    gradients: int
-    """The budget: the sample gradients that an agent may evaluate in a run."""
+    axis: str
+    """What is the same for all: one of `BUDGETS`."""
+    budget: int
+    """How much of it an agent may spend in a run."""
+    search_budget: int
+    """The same, in the run of a setting that is tried."""
     observe_every: int | Literal["auto"] | None
     tuning: TuningTable
     ranges: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
@@ -83,22 +91,18 @@ def _build_study(settings: Mapping[str, Any]) -> StudyFile:
     for key, instead in INSTEAD.items():
         if key in settings:
             raise ConfigError(f"{key}: a study has {instead} in its place; proxdasa run is for a single run")
-    given = {key: settings[key] for key in ("networks", "methods", "gradients", "tuning") if key in settings}
+    given = {key: settings[key] for key in ("networks", "methods", "tuning", *BUDGETS) if key in settings}
     common = {key: value for key, value in settings.items() if key not in given}
     tuning, ranges = _read_tuning(given.get("tuning"), _names(_list(given, "methods")))
     methods = _read_methods(given["methods"], ranges)
     networks = _read_networks(_list(given, "networks"), settings.get("problem"))
-    gradients = KINDS[int].convert(given["gradients"], "gradients") if "gradients" in given else None
-    if gradients is None:
-        raise ConfigError("gradients is missing; a study needs it: the sample gradients that an agent may evaluate")
-    _positive(gradients, "gradients")
+    axis, budget, search_budget = _read_budgets(given, tuning)
     first = {"algorithm": next(iter(methods.values()))[0], "network": next(iter(networks.values()))[0]}
     base = build({**common, **first, "iterations": 1}, try_step=False)
     tuning = dataclasses.replace(
         tuning,
         seed=base.seed + 1 if tuning.seed is None else tuning.seed,
         trials=tuning.trials or base.trials,
-        gradients=tuning.gradients or gradients,
     )
     if tuning.seed == base.seed:
         raise ConfigError(
@@ -114,7 +118,25 @@ def _build_study(settings: Mapping[str, Any]) -> StudyFile:
             except (ValueError, TypeError) as error:
                 raise ConfigError(f"{method} on {network.label}: {error}") from error
             setups[method, place] = setup
-    return StudyFile(setups, gradients, common.get("observe_every"), tuning, ranges)
+    return StudyFile(setups, axis, budget, search_budget, common.get("observe_every"), tuning, ranges)
+
+
+def _read_budgets(given: Mapping[str, Any], tuning: TuningTable) -> tuple[str, int, int]:
+    """What the study limits, by how much in its runs, and by how much in the searches."""
+    axes = [axis for axis in BUDGETS if axis in given]
+    if not axes:
+        raise ConfigError(
+            "gradients is missing; a study needs a budget: the sample gradients that an agent may evaluate in a run "
+            "or, in its place, rounds or vectors"
+        )
+    if len(axes) > 1:
+        raise ConfigError(f"{axes[1]}: the runs of a study have one budget, and {axes[0]} is it; make two studies")
+    (axis,) = axes
+    if other := [each for each in BUDGETS if each != axis and getattr(tuning, each) is not None]:
+        raise ConfigError(f"tuning.{other[0]}: the budget of this study is in {axis}; give tuning.{axis}, or none")
+    budget: int = KINDS[int].convert(given[axis], axis)
+    _positive(budget, axis)
+    return axis, budget, getattr(tuning, axis) or budget
 
 
 def _list(given: Mapping[str, Any], key: str) -> list[Any]:
@@ -173,7 +195,7 @@ def _read_tuning(table: Any, methods: list[str]) -> tuple[TuningTable, dict[str,
         raise ConfigError("tuning must be a table with values to try, such as gamma = [0.01, 0.03, 0.1]")
     keys = [entry.name for entry in dataclasses.fields(TuningTable)]
     tuning: TuningTable = make(TuningTable, {key: table[key] for key in keys if key in table}, "tuning")
-    for key in ("settings", "trials", "gradients"):
+    for key in ("settings", "trials", *BUDGETS):
         if (count := getattr(tuning, key)) is not None:
             _positive(count, f"tuning.{key}")
     rest = {key: value for key, value in table.items() if key not in keys}

@@ -1,18 +1,19 @@
-"""Methods that all get the same: settings to try, and gradients to evaluate.
+"""Methods that all get the same: settings to try, and gradients to evaluate or messages to send.
 
 An agent evaluates g(k) sample gradients in k iterations, those of its start included. In a full gradient it evaluates
 one for each sample of a pass over its data. With a budget of G gradients a method makes
 
     K = max { k : g(k) ≤ G }
 
-iterations, in the search for its settings as in its runs. g is counted on a stand-in for the agents that computes
-nothing, so batches, restarts and snapshots are in it.
+iterations, in the search for its settings as in its runs; likewise with a budget of rounds, or of vectors that an agent
+sends to each neighbour. All are counted on a stand-in for the agents that computes nothing, so batches, restarts and
+snapshots are in them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,53 +23,66 @@ from proxdasa.contracts import unpack
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning import Search, Setting, Tuning, choose
 
-LOOKS = 10
-"""Observations of a search, which is ranked by the last one."""
+LOOKS = 4
+"""Observations of a search after its start; it is ranked by the last, and each may take longer than many iterations."""
 IDLE = 1_000
-"""Iterations in a row without a gradient after which a method counts as one that evaluates none."""
+"""Iterations in a row that spend nothing after which a method counts as one that never does."""
 
 
 class _Counting:
-    """Agents that evaluate nothing, and count what they are asked for."""
+    """Agents that compute nothing, and count what they are asked for."""
 
-    def __init__(self, epoch: float) -> None:
-        self.spent, self._epoch = 0.0, epoch
+    def __init__(self, setup: Setup) -> None:
+        self.spent = {"gradients": 0.0, "rounds": 0.0, "vectors": 0.0}
         self.degrees = torch.ones(2, 1)
+        self._epoch, self._rounds = setup.problem.epoch, setup.mixing.rounds_for(setup.network.rho)
+        self._rests_in: Callable[[int], bool] | None = getattr(setup.mixing, "rests", None)
+        self._rests = False
+
+    def enter(self, k: int) -> None:
+        """Begin iteration k."""
+        self._rests = self._rests_in is not None and self._rests_in(k)
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:  # noqa: ARG002 - methods may call them by name
-        self.spent += 1
+        self.spent["gradients"] += 1
         return torch.zeros_like(x)
 
     def full_grad(self, x: Tensor) -> Tensor:
-        self.spent += self._epoch
+        self.spent["gradients"] += self._epoch
         return torch.zeros_like(x)
 
     def prox(self, x: Tensor, gamma: Any) -> Tensor:  # noqa: ARG002
         return x
 
     def mix(self, *tensors: Tensor) -> Any:
+        self._send(self._rounds, len(tensors))
         return unpack(tensors)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
+        self._send(1, 1)
         return x
 
+    def _send(self, rounds: int, vectors: int) -> None:
+        if not self._rests:
+            self.spent["rounds"] += rounds
+            self.spent["vectors"] += rounds * vectors
 
-def affordable(setup: Setup, gradients: int) -> int:
-    """The most iterations in which an agent evaluates no more gradients than that."""
-    agents = _Counting(setup.problem.epoch)
-    method = dataclasses.replace(setup, iterations=gradients, device="cpu").bound()
+
+def affordable(setup: Setup, budget: int, axis: str = "gradients") -> int:
+    """The most iterations in which an agent spends no more than that: ``gradients``, ``rounds`` or ``vectors``."""
+    agents = _Counting(setup)
+    method = dataclasses.replace(setup, iterations=budget, device="cpu").bound()
     title = setup.algorithm.facts.title
     state, k, last = method.init(agents, torch.zeros(1, 2, 1)), 0, 0
-    while agents.spent <= gradients:
-        before = agents.spent
+    while (before := agents.spent[axis]) <= budget:
+        agents.enter(k)
         state, k = method.step(agents, k, state), k + 1
-        last = k if agents.spent > before else last
+        last = k if agents.spent[axis] > before else last
         if k - last > IDLE:
-            raise ValueError(f"{title} evaluates no gradients, so a budget of gradients does not limit it")
+            raise ValueError(f"{title} takes no {axis}, so a budget of {axis} does not limit it")
     if k < 2:
         raise ValueError(
-            f"gradients: {gradients} are too few for one iteration of {title}, after which an agent has evaluated "
-            f"{agents.spent:g}"
+            f"{axis}: {budget} are too few for one iteration of {title}, after which an agent has spent {before:g}"
         )
     return k - 1
 
@@ -78,11 +92,12 @@ def plan_searches(
     ranges: Mapping[str, Mapping[str, list[float] | tuple[float, float]]],
     measure: str,
     settings: int | None,
-    gradients: int,
+    budget: int,
     seed: int,
     trials: int,
+    axis: str = "gradients",
 ) -> dict[tuple[str, str], Search]:
-    """For each method and network the search for its settings; all have the same number of settings and gradients.
+    """For each method and network the search for its settings; all have the same number of settings and budget.
 
     ``ranges`` has a list of values or a pair (low, high) for each parameter of each method. Of pairs ``settings`` are
     drawn, the same for methods with the same ranges.
@@ -98,7 +113,7 @@ def plan_searches(
             )
     searches = {}
     for (method, network), setup in setups.items():
-        K = affordable(setup, gradients)
+        K = affordable(setup, budget, axis)
         base = dataclasses.replace(
             setup, iterations=K, observe_every=max(1, K // LOOKS), seed=seed, trials=trials, stop=None
         )
@@ -124,8 +139,9 @@ def _settings(
         raise ValueError(f"tuning: {method}: {error}") from error
 
 
-def tuned_setup(setup: Setup, tuned: Tuning, gradients: int, observe_every: int | Literal["auto"] | None) -> Setup:
-    """The run of a method with its best setting, as long as its gradients last."""
-    return dataclasses.replace(
-        setup, algorithm=tuned.algorithm, iterations=affordable(setup, gradients), observe_every=observe_every
-    )
+def tuned_setup(
+    setup: Setup, tuned: Tuning, budget: int, observe_every: int | Literal["auto"] | None, axis: str = "gradients"
+) -> Setup:
+    """The run of a method with its best setting, as long as its budget lasts."""
+    iterations = affordable(setup, budget, axis)
+    return dataclasses.replace(setup, algorithm=tuned.algorithm, iterations=iterations, observe_every=observe_every)

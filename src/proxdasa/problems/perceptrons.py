@@ -262,9 +262,8 @@ def _chunks(examples: Examples, size: int) -> list[Chunk]:
     assert rows is not None
     assert weights is not None
     made = []
-    for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        made.append(Chunk(some, _bags(inputs[some]), targets[some], weights[start : start + size]))
+    for some, own in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
+        made.append(Chunk(some, _bags(inputs[some]), targets[some], own))
     return made
 
 

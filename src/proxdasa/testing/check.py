@@ -94,8 +94,8 @@ def check_algorithm(method: Algorithm | type[Algorithm], *, tracks: Mapping[str,
 
     Examples:
         >>> report = testing.check_algorithm(proxdasa.ProxDASAGT(gamma=0.2, alpha=0.2))
-        >>> len(report.checked) > 20, report.left_out
-        (True, {})
+        >>> len(report.checked) > 20, [*report.left_out]
+        (True, ['late'])
     """
     algorithm: Any = _make(method) if isinstance(method, type) else method
     case = Case(algorithm, tracks or {})
