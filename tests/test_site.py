@@ -99,7 +99,7 @@ def test_it_can_be_read_and_searched_from_a_folder(site, browser):
         grounds.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
     assert len(grounds) == 2
     screen(browser, LAPTOP, "light")
-    browser.get((site / "index.html").as_uri() + "?q=Chebyshev")
+    browser.get((site / "index.html").as_uri() + "?q=SONATA")
     found = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
     for _ in range(100):
         if links := browser.execute_script(
