@@ -1,6 +1,8 @@
 """Messages that arrive with noise."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 import proxdasa
 from proxdasa import networks, problems
 from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather
+from proxdasa.conditions.events import Draws
 from proxdasa.engines.varying_products import VaryingProduct
 from proxdasa.runs.loop import Saving
 from tests.setups import in_threads, setup
@@ -41,6 +44,43 @@ def test_each_message_that_arrives_has_noise_of_its_own(network, exact):
             came = x[:, t, j] + noise[t, place].view(2, d) if arrives else x[:, t, i]
             expected[:, t, i] += W[i, j] * came
     found = VaryingProduct(*matrices).in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+LAYOUTS = {
+    "one for all trials": lambda noise: noise[:1].expand(2, -1, -1),
+    "one for all links": lambda noise: noise[:, :1].expand(-1, noise.shape[1], -1),
+    "broadcast": lambda noise: noise[:1, :1],
+    "transposed": lambda noise: noise.mT.contiguous().mT,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnNoise:
+    """Noise that lies in memory as a user has made it."""
+
+    lay: Callable[[torch.Tensor], torch.Tensor]
+    concerns: ClassVar[str] = "messages"
+
+    def begin(self, draws):
+        return lambda number, links, width: self.lay(draws.normals(number, links, width).double())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("n", [5, 40])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_noise_of_ones_own_may_lie_in_memory_as_it_likes(layout, n, exact):
+    """Against the sum over messages; dense, sparse and exact products take it in ways of their own."""
+    network, trials, d, condition = networks.ring(n), 2, 3, OwnNoise(LAYOUTS[layout])
+    weather = Weather([condition], network, trials, seed=4)
+    W = VaryingProduct(network.W, range(n), np.arange(n), network.edges, torch.float64, exact)
+    found = W.in_weather(torch.zeros(2 * trials, n, d, dtype=torch.float64), weather, 7).view(2, trials, n, d)
+    events = condition.begin(Draws(4, 0, trials, 2 * n))
+    noise = events(7, range(2 * n), 2 * d).broadcast_to(trials, 2 * n, 2 * d).view(trials, 2 * n, 2, d)
+    expected, weights = torch.zeros_like(found), network.W.toarray()
+    directed = sorted((int(i), int(j)) for a, b in network.edges for i, j in ((a, b), (b, a)))
+    for place, (i, j) in enumerate(directed):
+        expected[:, :, i] += weights[i, j] * noise[:, place].transpose(0, 1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 

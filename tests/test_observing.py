@@ -1,6 +1,7 @@
 """What a run measures of perceptrons on many examples, against stacked copies; and how often, if it chooses."""
 
 import math
+import tracemalloc
 
 import pytest
 import torch
@@ -56,6 +57,7 @@ def always(monkeypatch):
     """Perceptrons on a few examples, in several chunks."""
     monkeypatch.setattr(perceptrons, "MANY", 1)
     monkeypatch.setattr(perceptrons, "CHUNK", 7 * 20)
+    monkeypatch.setattr(perceptrons, "PIECE", 1000)
 
 
 @pytest.mark.parametrize("weights", ["agents", "examples"])
@@ -74,6 +76,35 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=1e-12, atol=1e-12)
     assert p.observed.scores(x[:, 0]).keys() == {"test_loss", "accuracy"}
+
+
+def test_examples_that_repeat_others_are_found_in_little_memory():
+    """Against a dictionary; the weights are whole numbers, so that their sums are exact."""
+    x = (torch.rand(4000, 1000, generator=torch.Generator().manual_seed(0)) < 0.1).float()
+    x[3000:] = x[:1000]
+    y, weights = torch.arange(4000) % 3000, torch.arange(4000.0)
+    y[3500:] = 0  # the same inputs as those of 500 to 999, and other targets
+    tracemalloc.start()
+    found = perceptrons.Examples(x, y, torch.arange(0, 4000, 2), weights[::2]).merge()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < x.nbytes / 2
+    expected = {}
+    for row in range(0, 4000, 2):
+        expected.setdefault((x[row].numpy().tobytes(), int(y[row])), []).append(row)
+    assert found.rows.tolist() == [rows[0] for rows in expected.values()]
+    assert found.weights.tolist() == [sum(rows) for rows in expected.values()]
+    assert len(expected) == 1500 + 250
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_that_numpy_may_not_know_are_measured_too(dtype, always):
+    p = problem(kind="binary", dtype=dtype)
+    x = p.start(0, 2)[:, :1] + 0.3
+    assert p.observed is not None
+    for got, expected in zip(p.observed.evaluate(x), p.evaluate(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=0.02, atol=0.02)
 
 
 def test_runs_measure_fast_unless_they_are_exact(always, monkeypatch):

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import re
+from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -190,7 +192,43 @@ def test_any_number_of_ages(ages):
 def test_whole_numbers_are_those_of_the_uniform_ones(count):
     draws = Draws(0, 0, trials=2, items=30)
     for block in (0, 3):
-        assert torch.equal(draws.whole(block, count).long(), (draws(block) * count).long())
+        assert torch.equal(draws.whole(block, count), (draws(block) * count).long()), "of a type that does not wrap"
+        assert torch.equal(draws.whole_bytes(block, count).long(), draws.whole(block, count))
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnDelay:
+    """What a user computes with whole numbers below 4."""
+
+    age: int
+    compute: Callable[[torch.Tensor], torch.Tensor]
+    concerns: ClassVar[str] = "delays"
+
+    def begin(self, draws):
+        return lambda block: self.compute(draws.whole(block, 4))
+
+
+def test_a_delay_of_ones_own_may_compute_with_what_it_draws():
+    weather = Weather([OwnDelay(300, lambda drawn: drawn * 100)], networks.ring(40), trials=2, seed=0)
+    assert weather.ages(0).unique().tolist() == [0, 100, 200, 300]
+    weather = Weather([OwnDelay(2, lambda drawn: (drawn - 1).clamp(0))], networks.ring(40), trials=2, seed=0)
+    assert weather.ages(0).unique().tolist() == [0, 1, 2]
+    both = [OwnDelay(1, lambda drawn: drawn > 1)] * 2
+    assert Weather(both, networks.ring(40), trials=2, seed=0).ages(0).unique().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("compute", "found"),
+    [
+        (lambda drawn: drawn - 1, "int64 from -1 to 2"),
+        (lambda drawn: drawn + 1, "int64 from 1 to 4"),
+        (lambda drawn: drawn / 2, "float32 from 0.0 to 1.5"),
+    ],
+)
+def test_ages_of_which_no_rows_are_kept_are_refused(compute, found):
+    weather = Weather([StaleMessages(9), OwnDelay(3, compute)], networks.ring(40), trials=2, seed=0)
+    with pytest.raises(ValueError, match=f"ages of OwnDelay must be whole numbers from 0 to its age, 3; got .*{found}"):
+        weather.ages(0)
 
 
 @pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")

@@ -16,6 +16,8 @@ from proxdasa.configs import read
 from proxdasa.problems import PhaseRetrieval, Quadratic, Repeated
 from proxdasa.regularizers import L1
 from proxdasa.reports import quantity, tuning_results
+from proxdasa.runs.checkpoints import fingerprint
+from proxdasa.runs.loop import Saving
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
@@ -536,3 +538,44 @@ def test_all_settings_meet_the_same_events(changes, exact):
         torch.testing.assert_close(found.x[2 * number : 2 * number + 2], alone.x)
         for count in ("bytes", "samples"):
             assert found.records[-1][count] == pytest.approx(alone.records[-1][count], rel=1e-12)
+
+
+@pytest.mark.parametrize("trials", [4, 3])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"conditions": [LinkLoss(0.3)]},
+        {"mixing": proxdasa.CompressedGossip(proxdasa.compressors.RandK(0.5), step=0.5)},
+    ],
+    ids=["links", "RandK"],
+)
+def test_trials_that_repeat_already_meet_the_events_of_their_run(changes, trials):
+    base = replace(setup(iterations=12, trials=trials, **changes), problem=Repeated(retrieval(), 2))
+    alone, found = base.run().x, tuning.Search(base, [{"gamma": 0.01}] * 2).setup.run().x
+    torch.testing.assert_close(alone[2], alone[0])
+    assert not torch.allclose(alone[1], alone[0])
+    torch.testing.assert_close(found, alone.repeat(2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "refused"),
+    [
+        ({"conditions": [LinkLoss(0.3)]}, 2, True),
+        ({"mixing": proxdasa.CompressedGossip(proxdasa.compressors.RandK(0.5), step=0.5)}, 2, True),
+        ({"conditions": [LinkLoss(0.3)]}, 1, False),
+        ({"mixing": proxdasa.CompressedGossip(proxdasa.compressors.TopK(0.5), step=0.5)}, 2, False),
+        ({}, 2, False),
+    ],
+    ids=["links", "RandK", "one setting", "TopK", "nothing random"],
+)
+def test_a_search_of_before_events_repeated_does_not_go_on(changes, count, refused, tmp_path):
+    """Its checkpoints have the fingerprint of the configuration; where nothing repeats they are as good as before."""
+    made = tuning.Search(setup(**changes), [{"gamma": 0.01}] * count).setup
+    before = made.loop()
+    before.fingerprint = fingerprint(made.config())
+    before.run(saving=Saving(tmp_path, 10))
+    if refused:
+        with pytest.raises(ValueError, match="belongs to a run with other settings"):
+            made.run(saving=Saving(tmp_path, 10))
+    else:
+        assert made.run(saving=Saving(tmp_path, 10)).iterations == 20

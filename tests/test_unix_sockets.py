@@ -1,8 +1,11 @@
 """Messages by Unix sockets arrive whole, in order and of the length that is due, only between those who belong."""
 
+import select
 import socket
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import torch
@@ -67,6 +70,14 @@ def test_a_message_of_another_length_is_not_read(connected):
     assert missed.value.peer == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nothing_is_received_into_a_copy(dtype, connected):
+    first, second = connected(2)
+    first.exchange({1: torch.ones(12, dtype=dtype)}, {})
+    with pytest.raises(ValueError, match="a message must be contiguous; got strides"):
+        second.exchange({}, {0: torch.zeros(4, 3, dtype=dtype).T})
+
+
 def test_one_that_has_ended_is_told_from_one_that_is_silent(connected):
     first, second, _ = connected(3)
     first._timeout = 0.05  # after connecting, which takes longer on a busy machine
@@ -87,11 +98,37 @@ def test_one_that_has_ended_is_told_from_one_that_is_silent(connected):
         assert (missed.value.peer, missed.value.silent) == (1, False)
 
 
+def test_a_wait_may_last_longer_than_the_system_counts(connected):
+    first, _ = connected(2)
+    first._timeout = 3e6
+    room = unix_sockets._Message(1, first._sockets[1], torch.zeros(1), select.POLLOUT)
+    assert first._wait([room]) >= 0
+
+
 def test_all_do_without_sockets_if_one_cannot_reach_another(monkeypatch):
     """As on two machines: a name that one of them has bound is not there for the other."""
     store = HashStore()
     monkeypatch.setattr(unix_sockets, "_address", lambda name: f"\0{name}-{torch.rand(1).item()}")
     assert together(3, lambda rank: connect_sockets(store, rank, 3, 30.0)) == [None] * 3
+
+
+@pytest.mark.parametrize(("who", "forbidden"), [(0, "bind"), (1, "bind"), (2, "listen"), (1, "connect")])
+def test_all_do_without_sockets_if_one_may_not_have_any(who, forbidden, monkeypatch):
+    """As in a sandbox; nobody is left waiting for its name."""
+    store, here, allowed = HashStore(), threading.local(), getattr(socket.socket, forbidden)
+    store.set_timeout(timedelta(seconds=30))
+
+    def refuse(connection, *args):
+        if here.rank == who:
+            raise PermissionError(1, "Operation not permitted")
+        return allowed(connection, *args)
+
+    def act(rank):
+        here.rank = rank
+        return connect_sockets(store, rank, 3, 30.0)
+
+    monkeypatch.setattr(socket.socket, forbidden, refuse)
+    assert together(3, act) == [None] * 3
 
 
 def test_strangers_on_the_same_machine_are_turned_away():

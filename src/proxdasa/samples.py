@@ -13,7 +13,10 @@ values.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -63,12 +66,12 @@ class Words:
         return drawn.view(np.int32)
 
 
-def repeat_names(trials: range, period: int | None) -> list[int]:
-    """The trials by which the random words of trials are named: their own numbers, modulo ``period`` if there is one.
+def repeat_names(trials: range, periods: Sequence[int]) -> list[int]:
+    """The trials by which the random words of trials are named: their own numbers, modulo each period in turn.
 
     So the settings of a search, stacked as trials, see the same samples, events and compressed messages.
     """
-    return [trial % period if period else trial for trial in trials]
+    return [functools.reduce(operator.mod, periods, trial) for trial in trials]
 
 
 def words(seed: int, stream: int, trial: int, agent: int, count: int) -> Tensor:

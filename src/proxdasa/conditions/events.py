@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -63,9 +63,9 @@ class Draws:
     generator yields them.
     """
 
-    def __init__(self, seed: int, stream: int, trials: int, items: int, period: int | None = None) -> None:
+    def __init__(self, seed: int, stream: int, trials: int, items: int, periods: Sequence[int] = ()) -> None:
         self._seed, self._stream, self.trials, self.items = seed, samples.EVENTS + stream, trials, items
-        self._names = samples.repeat_names(range(trials), period)
+        self._names = samples.repeat_names(range(trials), periods)
         self._words = Words()
         self._held: tuple[int, Tensor] | None = None
 
@@ -89,6 +89,10 @@ class Draws:
 
     def whole(self, block: int, count: int) -> Tensor:
         """Whole numbers below ``count``, each equally likely, for the times of a block: ⌊count · u⌋."""
+        return self.whole_bytes(block, count).long()  # bytes would wrap in whatever is computed with them
+
+    def whole_bytes(self, block: int, count: int) -> Tensor:
+        """The same as bytes if ``count`` is at most `FEW`: in less memory, for those who do not compute with them."""
         words = self._fetch(block)
         if count > FEW:
             return words.to(torch.int64).add_(2**31).mul_(count).bitwise_right_shift_(32)

@@ -76,7 +76,7 @@ class StaleMessages:
 
     def begin(self, draws: Draws) -> Events:
         """Draw an age for each message."""
-        return lambda block: draws.whole(block, self.age + 1)
+        return lambda block: draws.whole_bytes(block, self.age + 1)
 
 
 class TrackerWarning(UserWarning):

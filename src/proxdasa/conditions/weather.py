@@ -42,7 +42,8 @@ class Weather:
 
     A link is up if the graph has it in this round, all conditions of links say so and both of its ends take part.
     Agents have events in each iteration, links in each round, whatever the iteration it belongs to. Trials have events
-    of their own, which repeat after ``period`` trials if that is given (see `problems.Repeated`).
+    of their own. If ``periods`` are given, these repeat after as many trials as the first of them, within those after
+    as many as the second, and so on (see `problems.Repeated`).
 
     Examples:
         >>> weather = conditions.Weather(
@@ -55,7 +56,7 @@ class Weather:
     """
 
     def __init__(
-        self, conditions: Sequence[Condition], network: Network, trials: int, seed: int, period: int | None = None
+        self, conditions: Sequence[Condition], network: Network, trials: int, seed: int, periods: Sequence[int] = ()
     ) -> None:
         self._ends = torch.from_numpy(network.edges).T.contiguous()
         items = {"links": len(network.edges), "agents": network.n, "messages": 2 * len(network.edges)}
@@ -66,7 +67,9 @@ class Weather:
                 raise invalid(
                     f"{type(condition).__name__}.concerns", "links, agents, messages or delays", condition.concerns
                 )
-            events = condition.begin(Draws(seed, number, trials, items[condition.concerns], period))
+            events = condition.begin(Draws(seed, number, trials, items[condition.concerns], periods))
+            if condition.concerns == "delays":
+                events = _check_ages(events, condition)
             began[condition.concerns].append(events)
         self._links, self._agents, self._messages, self._delays = began.values()
         self.oldest = longest_delay(conditions)
@@ -113,7 +116,8 @@ class Weather:
 
         Directed links are numbered in ascending order of receivers, and of senders for each of them.
         """
-        return functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
+        added = functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
+        return added.expand(self.trials, len(links), width)  # a condition may leave out what all have in common
 
     oldest: int
     """The largest age that a message may have."""
@@ -123,7 +127,8 @@ class Weather:
         if self._held_ages[0] != block:
             drawn = (events(block) for events in self._delays)
             small = self.oldest <= torch.iinfo(torch.uint8).max
-            self._held_ages = block, functools.reduce(operator.add, drawn if small else (each.long() for each in drawn))
+            ages = (each if small and each.dtype == torch.uint8 else each.long() for each in drawn)
+            self._held_ages = block, functools.reduce(operator.add, ages)
         return self._held_ages[1]
 
     @property
@@ -208,6 +213,21 @@ class Weather:
 def longest_delay(conditions: Iterable[Any]) -> int:
     """The largest age that a message may have under these conditions together."""
     return sum(int(each.age) for each in conditions if each.concerns == "delays")
+
+
+def _check_ages(events: Events, condition: Any) -> Events:
+    """The events of a condition of delays, which refuse ages for which no rows are kept."""
+
+    def ages(block: int) -> Tensor:
+        drawn = events(block)
+        in_memory = drawn.movedim(0, -1)  # the order of `Draws`, in which they are looked at much faster
+        least, most = (each.item() for each in in_memory.aminmax()) if drawn.numel() else (0, 0)
+        if drawn.is_floating_point() or least < 0 or most > condition.age:
+            name, found = type(condition).__name__, f"{drawn.dtype} from {least} to {most}"
+            raise ValueError(f"ages of {name} must be whole numbers from 0 to its age, {condition.age}; got {found}")
+        return drawn
+
+    return ages
 
 
 def _count(works: Tensor) -> list[int]:

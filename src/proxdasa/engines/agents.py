@@ -47,13 +47,13 @@ class LocalAgents(ABC):
         self._rests = False  # whether this iteration sends nothing
         self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
-        names = task.trials, task.seed, task.period
+        names = task.trials, task.seed, task.periods
         self._weather = weather = None if fair else Weather(task.conditions, task.network, *names)
         self._late = LateRows(weather.oldest, task.trials, weather.pauses) if weather and weather.oldest else None
         compression = getattr(task.mixing, "compression", None)
         self._compressed = compression and CompressedRounds(
             compression, task.seed, task.trials, agents, [cell.rows for cell in self._cells], task.first_trial,
-            task.period, task.device,
+            task.periods, task.device,
         )  # fmt: skip
         self._links = len(task.network.edges) * task.trials
         # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.

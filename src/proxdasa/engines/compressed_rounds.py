@@ -52,12 +52,12 @@ class CompressedRounds:
         agents: range,
         cells: Sequence[slice],
         first_trial: int = 0,
-        period: int | None = None,
+        periods: Sequence[int] = (),
         device: torch.device = CPU,
     ) -> None:
         self.compressor, self._compression = compression.compressor, compression
         self._seed, self._trials, self._agents, self._cells = seed, trials, agents, cells
-        self._names = repeat_names(range(first_trial, first_trial + trials), period)
+        self._names = repeat_names(range(first_trial, first_trial + trials), periods)
         self._device, self._words = device, Words()
         self._place: int | None = None
         self._vector = 0

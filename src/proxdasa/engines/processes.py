@@ -82,7 +82,7 @@ class Processes(LocalAgents):
 
     def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
         """The rows that live here, of those of all agents in process 0."""
-        here = torch.empty_like(like)
+        here = torch.empty_like(like, memory_format=torch.contiguous_format)
         if self._transport.rank:
             self._neighbourhood.exchange({}, {0: here})
             return here

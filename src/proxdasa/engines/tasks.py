@@ -26,8 +26,8 @@ class Task(NamedTuple):
     conditions: Sequence[Condition] = ()
     first_trial: int = 0
     """The number of the first trial, if these are not all of a run; samples are named by it."""
-    period: int | None = None
-    """The number of trials after which samples and events repeat, if they do."""
+    periods: Sequence[int] = ()
+    """After how many trials samples and events repeat, if they do; within those again, and so on."""
     device: torch.device = CPU
     """Where rows live, and all that is computed with them; the problem comes on the host."""
 

@@ -160,7 +160,7 @@ class VaryingProduct:
             trial = torch.arange(trials, device=product.device).unsqueeze(-1)
             starts = self._firsts.beside(product) + trial * links
             sums = torch.nn.functional.embedding_bag(
-                torch.arange(trials * links, device=product.device), noise.view(trials * links, -1), starts.flatten(),
+                torch.arange(trials * links, device=product.device), noise.flatten(0, 1), starts.flatten(),
                 mode="sum",
                 per_sample_weights=weights.index_select(1, self._weighted.beside(weights)).flatten(),
             ).view(trials, rows, -1, d)  # fmt: skip

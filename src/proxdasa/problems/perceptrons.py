@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -30,8 +32,8 @@ MANY = 2**18
 """Values of the widest layer for all examples from which on this pays; with fewer, stacked copies are faster."""
 SPARSE = 0.25
 """The share of inputs that are not 0 up to which sums of columns are faster than a product (measured)."""
-SORTED = 2**28
-"""Bytes of inputs up to which examples that repeat others are looked for, in as much memory again and more."""
+PIECE = 2**22
+"""Bytes of examples that are looked at together in search of those that repeat others."""
 NARROW = 16
 """Outputs of a layer below which its product is computed as a wide matrix: W hᵀ rather than h Wᵀ."""
 
@@ -72,16 +74,13 @@ class Examples(NamedTuple):
         inputs, targets = self.inputs, self.targets
         rows = torch.arange(len(inputs), device=inputs.device) if self.rows is None else self.rows
         weights = inputs.new_ones(len(rows)) if self.weights is None else self.weights
-        if inputs.nbytes > SORTED or not _is_sparse(inputs):
+        if not _is_sparse(inputs):
             return Examples(inputs, targets, rows, weights)
-        # Equal bytes, input and target together, are the same example.
-        parts = [
-            each[rows].contiguous().cpu().numpy().view(np.uint8).reshape(len(rows), -1) for each in (inputs, targets)
-        ]
-        both = np.concatenate(parts, axis=1)
-        _, first, names = np.unique(both.view(f"V{both.shape[1]}")[:, 0], return_index=True, return_inverse=True)
+        step = max(1, PIECE * len(inputs) // (inputs.nbytes + targets.nbytes))
+        digests = np.concatenate([_digests(inputs[some], targets[some]) for some in torch.split(rows, step)])
+        _, first, names = np.unique(digests, return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they come, for the numbers not to depend on how bytes are sorted
-        total = torch.from_numpy(np.bincount(names, weights=weights.cpu().numpy())[order])
+        total = torch.from_numpy(np.bincount(names, weights=weights.cpu().double().numpy())[order])
         kept = torch.from_numpy(first[order]).to(rows.device)
         return Examples(inputs, targets, rows[kept], total.to(weights))
 
@@ -265,6 +264,13 @@ def _chunks(examples: Examples, size: int) -> list[Chunk]:
     for some, own in zip(torch.split(rows, size), torch.split(weights, size), strict=True):
         made.append(Chunk(some, _bags(inputs[some]), targets[some], own))
     return made
+
+
+def _digests(inputs: Tensor, targets: Tensor) -> NDArray[np.void]:
+    """A digest of each example's bytes, input and target together: equal ones are the same example."""
+    parts = [each.contiguous().cpu().view(torch.uint8).numpy().reshape(len(each), -1) for each in (inputs, targets)]
+    both = np.concatenate(parts, axis=1)
+    return np.frombuffer(b"".join(blake2b(row, digest_size=16).digest() for row in both), dtype="V16")
 
 
 def _bags(inputs: Tensor) -> tuple[Bags, Bags] | None:

@@ -116,9 +116,12 @@ class Repeated:
         return self.problem.scores(x)
 
 
-def period_of(problem: Problem) -> int | None:
-    """The number of trials after which the samples of a problem repeat, if they do."""
-    return problem.trials if isinstance(problem, Repeated) else None
+def periods_of(problem: Problem) -> tuple[int, ...]:
+    """After how many trials the samples of a problem repeat, if they do; and within those again, and so on.
+
+    A search repeats the trials of a run, whose problem may be `Repeated` itself.
+    """
+    return (problem.trials, *periods_of(problem.problem)) if isinstance(problem, Repeated) else ()
 
 
 def repeat_trials(rows: Tensor, trials: int) -> Tensor:

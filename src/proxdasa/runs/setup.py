@@ -23,7 +23,7 @@ from proxdasa.engines import Alone, Processes, Simulator, Task, Transport, block
 from proxdasa.metrics import Metric
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.problems.repeated import period_of
+from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers import Zero
 from proxdasa.runs import observing
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
@@ -188,7 +188,7 @@ class Setup:
         self.check_weights()
         task = Task(
             self.problem, self.network, self.regularizer, self.mixing, self.trials, self.seed, self.conditions,
-            self.first_named, period_of(self.problem), torch.device(self.device),
+            self.first_named, periods_of(self.problem), torch.device(self.device),
         )  # fmt: skip
         if transport is None and not self.exact:
             self.check_memory()
@@ -225,7 +225,10 @@ class Setup:
     @property
     def place(self) -> dict[str, Any]:
         """What tells checkpoints of this set-up from those of others with the same configuration."""
-        return {}
+        periods, compression = periods_of(self.problem), getattr(self.mixing, "compression", None)
+        random = self.conditions or (compression and compression.compressor.words(self.problem.dim))
+        # Events have not always repeated with the samples: a run that began when they did not must not go on so.
+        return {"events": periods} if random and min(periods, default=self.trials) < self.trials else {}
 
     def random_iterates(self) -> dict[int, list[int]]:
         """For each iterate, the trials that keep it as x^R."""

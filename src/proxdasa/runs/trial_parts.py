@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Algorithm
-from proxdasa.problems.repeated import period_of
+from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
 from proxdasa.runs.compiling import compiles
 from proxdasa.runs.identity import is_ours
@@ -45,7 +45,7 @@ def divide(setup: Setup) -> list[range]:
     # A measure or a regularizer of a user may hold values by trial that we know nothing of.
     if not all(map(is_ours, [*(metric.of for metric in setup.metrics), setup.regularizer])):
         return whole
-    unit = period_of(setup.problem) or 1
+    unit = next(iter(periods_of(setup.problem)), 1)
     if setup.trials % unit:
         return whole
     units = setup.trials // unit
@@ -80,12 +80,12 @@ class Part(Setup):
     @property
     def first_named(self) -> int:  # type: ignore[override]
         """The trial by which the samples of the first trial are named."""
-        return 0 if period_of(self.problem) else self.chosen.start
+        return 0 if periods_of(self.problem) else self.chosen.start
 
     @property
     def place(self) -> dict[str, Any]:
         """The trials, which tell its checkpoints from those of other parts."""
-        return {"part": [self.chosen.start, self.chosen.stop]}
+        return super().place | {"part": [self.chosen.start, self.chosen.stop]}
 
     def config(self) -> dict[str, Any]:
         """That of the whole run."""

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,9 @@ HELLO = struct.Struct("<32sq")
 """What the end that connects sends first: the secret of the other end, and its own number."""
 BUFFER = 2**20
 """Bytes on their way to one process that the system is asked to hold."""
+
+LONGEST = 2**31 - 1
+"""Milliseconds that the system can wait for at a time, almost 25 days."""
 
 
 class MissedError(Exception):
@@ -71,7 +75,7 @@ class UnixSockets:
         for message in pending:
             # All events of a socket at once: registering it again would replace what it is watched for.
             poll.register(message.socket, sum({each.event for each in pending if each.peer == message.peer}))
-        if not poll.poll(1e3 * self._timeout):
+        if not poll.poll(min(1e3 * self._timeout, LONGEST)):
             raise MissedError(pending[-1].peer, silent=True)  # one who should have sent, if there is any
         return time.perf_counter() - began
 
@@ -115,29 +119,41 @@ def connect_sockets(store: Any, rank: int, size: int, timeout: float) -> UnixSoc
     if sys.platform != "linux":
         return None
     name, secret = secrets.token_hex(16), secrets.token_hex(16)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(_address(name))
-        listener.listen(2 * size)
-        store.set(f"socket-{rank}", f"{name} {secret}")
-        sockets: dict[int, socket.socket] = {}
+    sockets: dict[int, socket.socket] = {}
+    with _listen(name, 2 * size) or nullcontext() as listener:
+        store.set(f"socket-{rank}", f"{name} {secret}")  # in any case, because the others wait for it
         try:
-            for peer in range(rank):
+            for peer in range(rank) if listener else ():
                 sockets[peer] = socket.socket(socket.AF_UNIX)
                 sockets[peer].settimeout(timeout)
                 other, word = str(store.get(f"socket-{peer}"), "utf-8").split()
                 sockets[peer].connect(_address(other))
                 sockets[peer].sendall(HELLO.pack(word.encode(), rank))
-        except OSError:  # it is on another machine, or in a container of its own
+        except OSError:  # it is on another machine, in a container of its own, or has no socket of this name
             store.set(f"reached-{rank}", "no")
         else:
-            store.set(f"reached-{rank}", "yes")
-        if all(store.get(f"reached-{peer}") == b"yes" for peer in range(size)):
+            store.set(f"reached-{rank}", "yes" if listener else "no")
+        if listener and all(store.get(f"reached-{peer}") == b"yes" for peer in range(size)):
             # Whoever has connected has said hello too, so nothing of this waits.
             sockets |= _accept(listener, secret, size - 1 - rank)
             return UnixSockets(sockets, timeout)
     for each in sockets.values():
         each.close()
     return None
+
+
+def _listen(name: str, most: int) -> socket.socket | None:
+    """A socket of this name, to which so many may connect; None if this process is not allowed to have it."""
+    listener = None
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(_address(name))
+        listener.listen(most)
+    except OSError:  # a sandbox may forbid it
+        if listener:
+            listener.close()
+        return None
+    return listener
 
 
 def _accept(listener: socket.socket, secret: str, count: int) -> dict[int, socket.socket]:
@@ -159,7 +175,9 @@ def _accept(listener: socket.socket, secret: str, count: int) -> dict[int, socke
 
 
 def _bytes(buffer: Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
+    """The memory of a contiguous tensor; that of another would be a copy, in which what is received is lost."""
+    if not buffer.is_contiguous():
+        raise ValueError(f"a message must be contiguous; got strides {buffer.stride()} of shape {tuple(buffer.shape)}")
     try:
         array: np.ndarray = buffer.numpy()
     except TypeError:  # NumPy does not know all of torch's types, such as bfloat16
