@@ -332,6 +332,8 @@ def test_trials_that_stay_on_a_plateau_are_counted(tiny, tmp_path):
     assert cells[0]["accuracy_left"].mean == pytest.approx(96)
     assert cells[0]["accuracy"].lowest == pytest.approx(11.35)
     assert cells[1]["accuracy_left"] == "none"
+    (shuffled,) = plateau_sheet({"two left": replace(run, rows=run.rows[::-1])}, 20.0).rows
+    assert shuffled[1] == "2 of 3", "whatever the order of rows"
 
 
 def test_bad_input(tiny, tmp_path):

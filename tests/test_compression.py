@@ -458,6 +458,9 @@ def test_the_command_line_names_mixings(text):
         ("CompressedGossip(TopK(0.1))", "step is missing; CompressedGossip needs it"),
         ("CompressedGossip(TopQ(0.1), 0.3)", "cannot be read: there is no 'TopQ'"),
         ("CompressedGossip(Gossip(1), 0.3)", "there is no compressor 'Gossip'; accepted: TopK, RandK"),
+        ("Gossip(**{'rounds': 3})", "cannot be read: **{'rounds': 3} is not accepted; give each argument by its name"),
+        ("Every(2*3)", "2 * 3 is neither a number, a text, a list nor a call"),
+        ("Every(5, mixing.Gossip(2))", "mixing.Gossip(2) is neither a number, a text, a list nor a call"),
         ("CompressedGossip(TopK(2), 0.3)", "share must be a number between 0 and 1; got 2"),
     ],
 )

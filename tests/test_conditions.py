@@ -419,11 +419,12 @@ def test_a_file_and_the_command_line_name_them(tmp_path):
         ("Fog(1)", "there is no condition 'Fog'; accepted: LinkLoss, "),
         ("LinkLoss", "LinkLoss().probability is missing; LinkLoss needs it: a number"),
         ("LinkLoss(0.3, 4)", "too many positional arguments; LinkLoss accepts probability"),
-        ("LinkLoss(0.1)(0.2)", "cannot be read: it is no call of one object"),
+        ("LinkLoss(0.1)(0.2)", "cannot be read: it is not a single call"),
         ("Outages(200, 20", "'(' was never closed; write a call such as LinkLoss(0.3)"),
         ("Downtimes([(0, 5)])", "Downtimes([(0, 5)]).intervals[0] must be a list of 3 values; got [0, 5]"),
         ("LinkLoss(2)", "probability must be a number between 0 and 1; got 2"),
         ("LinkLoss(", "cannot be read"),
+        ("LinkLoss(1/3)", "cannot be read: 1 / 3 is neither a number, a text, a list nor a call; write a call such as"),
     ],
 )
 def test_a_condition_that_cannot_be_read_is_refused(text, said):

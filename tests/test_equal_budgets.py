@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import cli, networks, problems
-from proxdasa.reports.axis_quantities import value
+from proxdasa.reports.axis_quantities import spent, value
 from proxdasa.reports.comparison import paired_p
 from tests.results import save
 
@@ -255,3 +255,25 @@ def test_a_value_from_well_before_the_budget_has_a_note(tmp_path):
     assert sheet.notes == ["seldom: its last observation within the budget was after 0 gradients of an agent."]
     beyond = proxdasa.compare([often], ["loss"], budget=1_000).sheet()
     assert beyond.notes == ["often: its last observation within the budget was after 20 gradients of an agent."]
+
+
+@pytest.mark.parametrize("measures", ["", ",", " , "])
+def test_an_empty_list_of_measures_is_refused(tmp_path, measures):
+    alone = folder(tmp_path / "a", "A", [[9.0, 8.0], [1.0, 2.0]])
+    command = ["compare", str(alone), "--measures", measures, "--output", str(tmp_path / "paper")]
+    done = CliRunner().invoke(cli.app, command)
+    assert done.exit_code == 2
+    assert "--measures names no measure; give some, such as objective,accuracy" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("amount", "axis", "words"),
+    [
+        (1, "k", "1 iteration"), (1_000, "k", "1,000 iterations"), (1, "rounds", "1 communication round"),
+        (100_000 / 3, "bytes", "33,333 bytes that an agent sends"), (2.5, "epochs", "2.5 epochs of samples"),
+        (12_345.6, "seconds", "12,346 seconds of the simulation of all trials"), (0, "k", "0 iterations"),
+        (0.01234, "seconds", "0.01234 seconds of the simulation of all trials"),
+    ],
+)  # fmt: skip
+def test_amounts_are_in_plain_words(amount, axis, words):
+    assert spent(amount, axis) == words

@@ -394,6 +394,10 @@ def test_with_a_start_and_an_end_all_is_shown(tmp_path, drawn):
     assert low < 1 < 1_000 < high
     low, high = y_range(drawn, [fallen(0.0, -1.0)], tmp_path / "f")
     assert low < -1 < 0 < high
+    low, high = y_range(drawn, [fallen(1_000.0, 1.0), fallen(0.5, 0.4, 0.3, title="B")], tmp_path / "f")
+    assert high > 1_000, "also of the shorter of two"
+    low, high = y_range(drawn, [fallen(0.0, -1.0), fallen(-5.0, -6.0, -7.0, -8.0, title="B")], tmp_path / "f")
+    assert high > 0
 
 
 def test_what_diverges_leaves_the_panel_and_is_named(tmp_path, drawn):
@@ -402,6 +406,9 @@ def test_what_diverges_leaves_the_panel_and_is_named(tmp_path, drawn):
     assert y_range(drawn, [lasting, wild], tmp_path / "f")[1] == 16
     assert drawn[-1].axes[0].get_title() == "diverged: W"
     assert y_range(drawn, [wild], tmp_path / "f")[1] > 1e30, "if nothing else is there, it is shown"
+    down = replace(fallen(8.0, 1e-9, -1e30, title="W"), began=(0,), config=wild.config)
+    assert y_range(drawn, [lasting, down], tmp_path / "f") == (1, 16)
+    assert drawn[-1].axes[0].get_yscale() == "log"
     many = [replace(wild, title=f"a method with a name of its own, {i}") for i in range(3)]
     y_range(drawn, [lasting, *many], tmp_path / "f")
     assert drawn[-1].axes[0].get_title() == "3 of 4 runs diverged"

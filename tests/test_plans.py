@@ -513,6 +513,7 @@ def test_plan_of_a_run(tmp_path):
         (["ring", "-n", 4, "-L", "estimate"], "--lipschitz estimate needs a problem"),
         (["ring", "-n", 4, "--method", "Newton"], "--method: there is no method 'Newton'; accepted: ProxDASA,"),
         (["--compare", "ring,rung", "-n", 4], "there is no graph 'rung'"),
+        (["--compare", "ring,star", "-n", 4, "--mixing", "Gossip(9)"], "--mixing is for the plan of one graph"),
         (["ring(8)", "-n", 16], "ring(8) has 8 agents, but --agents is 16"),
         (["--compare", "ring,torus(3, 3)", "-n", 4], "torus(3, 3) has 9 agents, but --agents is 4"),
     ],

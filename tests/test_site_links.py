@@ -59,7 +59,7 @@ def test_the_last_row_of_a_neighbour_that_has_finished_counts(links):
     links.post.put("aachen", row(0, 1.0), Letter(Kind.DONE, k=0, payload=bytes(8)))
     waiting = threading.Thread(target=lambda: found.update(rounds.exchange(np.zeros(2, np.float32))), daemon=True)
     waiting.start()
-    while links.post.boxes["aachen"] or not links.all["aachen"].last_x:
+    while links.post.boxes["aachen"] or not links.all["aachen"].last_row:
         time.sleep(0.001)
     links.post.put("celle", row(0, 2.0))
     waiting.join(20)

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli
+from proxdasa import cli, networks, problems
 from proxdasa.exit_codes import Code
 from proxdasa.sites import keys, rehearsal
 from proxdasa.sites.study import own_problem, read_study
@@ -188,9 +188,36 @@ def test_files_named_by_sites(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match=rf"there is no file of lmu \({tmp_path}/rows/lmu.csv\)$"):
         own_problem(study, "lmu")
     own_problem(study, "rwth")
+    for old, new, why in (
+        ("[sites.addresses]", '[sites.addresses]\naachen = ""', "names of 4 agents (aachen, charite, lmu, rwth), but"),
+        ("{site}.csv", "{site}-{agent}.csv", "has both {site} and {agent}; leave one out"),
+        ("target", 'names = ["a", "b", "c"], target', "problem.data.names is given beside {site}"),
+        (
+            "{site}.csv",
+            '{agent}.csv", names = ["a", "b", "c", "d"], test = "a.csv',
+            "names of 4 agents (a, b, c, d), but",
+        ),
+    ):
+        (tmp_path / "study.toml").write_text(TABLES.replace(old, new))
+        result = call("run", "study.toml", "--output", "other")
+        assert result.exit_code == Code.REFUSED
+        assert why in " ".join(result.stderr.split())
     (tmp_path / "study.toml").write_text(TABLES[: TABLES.index("[sites")])
     result = call("run", "study.toml", "--output", "other")
     assert "problem.data.files has {site}, which needs the names of sites" in " ".join(result.stderr.split())
+
+
+def test_as_many_names_as_agents():
+    data = proxdasa.data.per_agent("{agent}.csv", names=["a", "b", "c"], labels=[0, 1], target="sick")
+    problem = problems.Supervised(lambda: torch.nn.Linear(1, 2), data, agents=2)
+    with pytest.raises(ValueError, match=r"names of 3 agents \(a, b, c\), but there are 2; give as many"):
+        proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.complete(2), iterations=1)
+
+
+@pytest.mark.parametrize("names", ["abc", [1, 2], ["a", ""], ["a", "a"]])
+def test_names_of_agents_are_a_list_of_different_texts(names):
+    with pytest.raises(ValueError, match="names must be a list of texts, a different one for each agent"):
+        proxdasa.data.per_agent("{agent}.csv", names=names, labels=[0, 1], target="sick")
 
 
 @pytest.mark.parametrize("text", [None, "", '{"site": "lmu", "doi', "[]", "{}", '{"at": "now"}', "\udcff"])

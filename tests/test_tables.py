@@ -57,6 +57,17 @@ def test_the_table_of_a_run():
     assert math.isnan(summarise([one], target=2.0).lines[0].iterations_to_target), "one trial never got there"
 
 
+@pytest.mark.parametrize(("second", "shown"), [("ring", False), ("star", True)])
+def test_methods_on_different_networks_are_named_by_their_runs_too(tmp_path, second, shown):
+    folders = [
+        save_rows(tmp_path / name, {"network": {"name": name.partition("-")[2], "agents": 2}}, title=name[0])
+        for name in ("A-ring", f"B-{second}")
+    ]
+    sheet = summarise(load_runs(folders)).sheet()
+    assert ("run" in sheet.columns) == shown
+    assert [row[:2] for row in sheet.texts()] == [["A", "A-ring"], ["B", "B-star"]] or not shown
+
+
 def test_the_table_tells_what_diverged_from_what_was_not_recorded(tmp_path):
     ending = {"iterations": 20, "stopped": "diverged", "diverged": {"0": {"agent": 1, "iteration": 7}}}
     losses = rows(loss=[[4.0], [None]])
@@ -168,6 +179,13 @@ def test_a_sheet_in_latex(tmp_path):
 def test_what_latex_would_take_for_a_command_is_escaped(tmp_path):
     latex = Sheet({"a": "a"}, [["\\ ~ ^ # $ { }"]]).write_latex(tmp_path / "t.tex").read_text()
     assert latex.splitlines()[4] == r"\textbackslash{} \textasciitilde{} \textasciicircum{} \# \$ \{ \} \\"
+
+
+def test_a_row_is_no_argument_of_the_line_break_before_it(tmp_path):
+    sheet = Sheet({"[a": "[a", "b": "b"}, [["[0.1, 0.2]", "[1]"], ["*", "x"], ["[c]", ""]], bold=frozenset({(2, 0)}))
+    lines = sheet.write_latex(tmp_path / "t.tex").read_text().splitlines()
+    assert lines[2] == r"{}[a & b \\"
+    assert lines[4:7] == [r"{}[0.1, 0.2] & [1] \\", r"{}* & x \\", r"\textbf{[c]} &  \\"]
 
 
 def test_latex_is_ascii_whatever_the_text():

@@ -45,7 +45,9 @@ def compare(
         found, missing = find_results(folders)
         for fault in missing:
             show_warning(reports.visible(fault))
-        wanted = [name.strip() for name in measures.split(",") if name.strip()] if measures else None
+        wanted = None if measures is None else [name.strip() for name in measures.split(",") if name.strip()]
+        if wanted == []:
+            raise ValueError("--measures names no measure; give some, such as objective,accuracy, or leave it out")
         comparison = reports.compare_runs(found, wanted, axis, by, budget)
         written = comparison.write(output, pdf, latex, width)
         sheet, number = comparison.sheet(), len(comparison.runs)

@@ -55,7 +55,7 @@ def plan(
         typer.Option(
             metavar="CALL",
             help="A protocol to plan for beside those of the paper's rules, such as [b]Gossip(5)[/] or "
-            "[b]Every(5, Chebyshev(3))[/]; default: that of the run.",
+            "[b]Every(5, Chebyshev(3))[/], without --compare; default: that of the run.",
         ),
     ] = None,
     output: Annotated[Path | None, output_option("Folder for plan.json, plan.csv and graphs.png.")] = None,
@@ -72,6 +72,10 @@ def plan(
         file = Path(graph) if graph and graph.endswith(RUNS) else None
         unknown = file is not None and configs.asks_auto(configs.load(file))
         setup = configs.read(file, try_step=False, auto=ANY) if file else None
+        if compare and mixing:
+            raise ValueError(
+                "--mixing is for the plan of one graph; a comparison shows the paper's rules: leave one out"
+            )
         chosen = _mixing(mixing)
         setup = replace(setup, mixing=chosen) if setup and chosen else setup
         settings: dict[str, Any] = plans.protocol(chosen) if chosen else {}

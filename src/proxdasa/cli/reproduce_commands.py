@@ -250,8 +250,9 @@ def robustness(
 ) -> None:
     """Imperfect networks: six methods under lost messages, agents that are out, and compressed messages.
 
-    On digits, with agents alike and with one class per agent; and five rules for lost messages, on problems whose
-    answers are known. Takes about half an hour. Finished runs of the same settings in the output folder are reused.
+    On digits, with agents alike and with one class per agent; and five rules for lost messages, on small problems whose
+    answers are known and which are computed on the CPU whatever --device says. Takes about half an hour. Finished runs
+    of the same settings in the output folder are reused.
     """
     from proxdasa import experiments  # noqa: PLC0415
     from proxdasa.experiments import lost_messages  # noqa: PLC0415

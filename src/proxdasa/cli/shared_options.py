@@ -33,8 +33,8 @@ Device = Annotated[
     Literal["cpu", "cuda", "mps"] | None,
     typer.Option(
         "--device",
-        help="Where to compute: data, all agents' rows, mixing and measuring. cuda is an NVIDIA GPU, mps one of Apple; "
-        "one process then. Default: the file's, or cpu.",
+        help="Where to compute: data, all agents' rows, mixing and measuring. cuda is an NVIDIA GPU, mps an Apple GPU; "
+        "one process then. Default: cpu, unless a file says otherwise.",
     ),
 ]
 

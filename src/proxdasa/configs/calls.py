@@ -18,7 +18,7 @@ def call_arguments(text: str, function: Callable[..., Any], example: str) -> dic
     try:
         call = ast.parse(text, mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-            raise ValueError("it is no call of one object")
+            raise ValueError("it is not a single call")
         return _arguments(call, function)
     except (SyntaxError, ValueError, TypeError) as error:
         why = error.msg if isinstance(error, SyntaxError) else error
@@ -48,7 +48,11 @@ def _object(kind: str, text: str, example: str) -> Any:
 
 
 def _arguments(call: ast.Call, function: Callable[..., Any]) -> dict[str, Any]:
-    named = {keyword.arg: _value(keyword.value) for keyword in call.keywords if keyword.arg}
+    named: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise ValueError(f"**{ast.unparse(keyword.value)} is not accepted; give each argument by its name")
+        named[keyword.arg] = _value(keyword.value)
     signature, given = inspect.signature(function), [_value(argument) for argument in call.args]
     try:
         return dict(signature.bind_partial(*given, **named).arguments)
@@ -68,4 +72,7 @@ def _value(node: ast.expr) -> Any:
         if name not in known:
             raise ValueError(f"there is no {name!r}")
         return {"name": name, **_arguments(node, known[name])}
-    return ast.literal_eval(node)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise ValueError(f"{ast.unparse(node)} is neither a number, a text, a list nor a call") from None

@@ -31,6 +31,7 @@ from proxdasa import networks
 from proxdasa.configs.automatic import STEP, asks_auto, fill, refuse_auto
 from proxdasa.configs.objects import make
 from proxdasa.configs.settings_file import ConfigError, load
+from proxdasa.data.per_agent_files import AGENT
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.setup import Setup
 
@@ -90,12 +91,24 @@ def with_size(network: Any, problem: Any) -> Any:
 def with_names(problem: Any, sites: Any) -> Any:
     """The table of a problem with the names of sites, in alphabetical order, for files = "{site}.csv"."""
     data = problem.get("data") if isinstance(problem, Mapping) else None
-    if not isinstance(data, Mapping) or not isinstance(files := data.get("files"), str) or SITE not in files:
+    if not isinstance(data, Mapping) or not isinstance(files := data.get("files"), str):
         return problem
+    if SITE not in files:
+        return problem
+    names = _names_of_sites(data, sites)
+    return {**problem, "data": {**data, "files": files.replace(SITE, AGENT), "names": names}}
+
+
+def _names_of_sites(data: Mapping[str, Any], sites: Any) -> list[str]:
+    """The names that take the place of {site}; what would contradict them is refused."""
+    if AGENT in data["files"]:
+        raise ConfigError(f"problem.data.files has both {SITE} and {AGENT}; leave one out")
+    if "names" in data:
+        raise ConfigError(f"problem.data.names is given beside {SITE}, the names in sites.addresses; leave one out")
     addresses = sites.get("addresses") if isinstance(sites, Mapping) else None
     if not isinstance(addresses, Mapping):
         raise ConfigError(f"problem.data.files has {SITE}, which needs the names of sites in a table sites.addresses")
-    return {**problem, "data": {**data, "files": files.replace(SITE, "{agent}"), "names": sorted(addresses)}}
+    return sorted(addresses)
 
 
 def make_one_step(setup: Setup) -> None:

@@ -209,8 +209,8 @@ def per_agent(
     """
     if AGENT not in str(files):
         raise ValueError(f"files must have {AGENT} in place of the agent's number; got {str(files)!r}")
-    if names is not None and len({*names}) < len(names):
-        raise invalid("names", "a different one for each agent", list(names))
+    if names is not None and not _are_names(names):
+        raise invalid("names", "a list of texts, a different one for each agent", names)
     _check_kind(Path(files), features, target)
     if test is not None and (_kind(Path(test)) in TABLES) != (target is not None):
         raise ValueError(f"files and test must both be tables (.csv, .parquet) or neither; got test = {str(test)!r}")
@@ -222,6 +222,12 @@ def per_agent(
     chosen = features if features is None or isinstance(features, int) else tuple(features)
     named = None if names is None else tuple(names)
     return PerAgent(str(files), chosen, known, None if test is None else str(test), target, dtype, named)
+
+
+def _are_names(names: Any) -> bool:
+    """Whether these are names of agents rather than one text or numbers."""
+    texts = not isinstance(names, str) and all(isinstance(name, str) and name for name in names)
+    return texts and len({*names}) == len(names)
 
 
 def _check_kind(path: Path, features: int | Sequence[str] | None, target: str | None) -> None:

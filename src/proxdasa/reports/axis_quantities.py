@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -104,9 +105,12 @@ def quantity(name: str) -> Quantity:
 
 def spent(amount: float, axis: str) -> str:
     """So much of what an axis counts, in words."""
-    if axis == "seconds":
-        return f"{amount:.3g} seconds of the simulation of all trials"
-    return f"{amount:,.12g} {'iterations' if axis == 'k' else quantity(axis).name}"
+    names = {"k": "iterations", "seconds": "seconds of the simulation of all trials"}
+    name = names.get(axis, quantity(axis).name)
+    if amount == 1:
+        name = re.sub(r"s\b", "", name, count=1)
+    # Means over trials have fractions that say nothing beside a large number.
+    return f"{amount:,.0f} {name}" if amount >= 1_000 else f"{amount:.4g} {name}"
 
 
 def value(row: Row, name: str) -> float:

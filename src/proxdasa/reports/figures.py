@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from proxdasa.reports.axis_quantities import AXES, quantity
-from proxdasa.reports.curves import Curve, Run
+from proxdasa.reports.curves import Array, Curve, Run
 from proxdasa.reports.looks import run_looks
 from proxdasa.reports.panels import Panel, draw_panels
 from proxdasa.reports.ranking import quantity_of, stationarity_of
@@ -162,7 +162,7 @@ def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
     log_x = far_apart(runs, axis)
     if log_x:
         curves = [_without_start(curve) for curve in curves]  # at the start the costs are 0, or nearly
-    return Panel("", quantity(axis).label, look.label, curves, log_x, look.log, y_range)
+    return Panel("", quantity(axis).label, look.label, curves, log_x, look.log, y_range, lasting)
 
 
 def _range(curves: Sequence[Curve], log: bool, diverged: bool) -> tuple[float | None, float | None]:
@@ -173,7 +173,9 @@ def _range(curves: Sequence[Curve], log: bool, diverged: bool) -> tuple[float | 
     if (means < 0).any():
         return late_range(curves)
     top, high = ceiling(curves), float(means.max(initial=0.0))
-    return None, 2 * high if diverged and top is None and high > 0 else top
+    if not diverged or high <= 0:
+        return None, top
+    return float(means[means > 0].min()) / 2, 2 * high if top is None else top
 
 
 def late_range(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -185,16 +187,15 @@ def late_range(curves: Sequence[Curve]) -> tuple[float, float]:
     if not means:
         return 0.0, 1.0
     low, high = min(float(mean.min()) for mean in means), max(float(mean.max()) for mean in means)
-    if not _few(curves):
-        late = max(float(mean[len(mean) // 2 :].max()) for mean in means)
-        high = max(late, low + 0.05 * (high - low))
+    late = max(float(mean[0 if _few(mean) else len(mean) // 2 :].max()) for mean in means)
+    high = max(late, low + 0.05 * (high - low))
     margin = 0.1 * (high - low) or 1.0
     return low - margin, high + margin
 
 
-def _few(curves: Sequence[Curve]) -> bool:
-    """Whether the line from the start is all there is to see."""
-    return max(len(curve.mean) for curve in curves) < 3
+def _few(mean: Array) -> bool:
+    """Whether the line from the start is all there is to see of a curve."""
+    return len(mean) < 3
 
 
 def far_apart(runs: Sequence[Run], axis: str) -> bool:
@@ -218,8 +219,6 @@ def second_half(curves: Sequence[Curve]) -> tuple[float, float]:
 
 def ceiling(curves: Sequence[Curve]) -> float | None:
     """Where a log scale should end, if the start is more than ten times all the rest; otherwise None."""
-    if _few(curves):
-        return None
     first = max(np.nanmax(curve.mean[:1], initial=0.0) for curve in curves)
-    rest = max(np.nanmax(curve.mean[1:], initial=0.0) for curve in curves)
+    rest = max(np.nanmax(curve.mean[0 if _few(curve.mean) else 1 :], initial=0.0) for curve in curves)
     return float(2 * rest) if first > 10 * rest > 0 else None

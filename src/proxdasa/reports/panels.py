@@ -50,6 +50,8 @@ class Panel:
     """The scale is linear anyway if panels that share it have negative values, or only zeros."""
     y_range: tuple[float | None, float | None] = (None, None)
     """The part of the y axis to show, if not all of it."""
+    lasting: Sequence[Curve] = ()
+    """The curves that choose the scale of the y axis, if not all of them: what diverges may be negative."""
 
 
 def draw_panels(
@@ -148,7 +150,8 @@ def _fill(axes: Any, grid: Sequence[Sequence[Panel]], looks: dict[str, Look]) ->
         if first_y.setdefault(panel.y_label, ax) is not ax:
             ax.sharey(first_y[panel.y_label])
         along_x = [curve.x for other in panels.values() if other.x_label == panel.x_label for curve in other.curves]
-        along_y = [curve.mean for other in panels.values() if other.y_label == panel.y_label for curve in other.curves]
+        alike = [other for other in panels.values() if other.y_label == panel.y_label]
+        along_y = [curve.mean for other in alike for curve in other.lasting or other.curves]
         _plot(ax, panel.curves, looks, panel.log_x and _positive(along_x), panel.log_y and _positive(along_y))
         ax.set_title(panel.title, fontsize=mpl.rcParams["font.size"], parse_math=False)
         if below and below.x_label == panel.x_label:

@@ -91,7 +91,8 @@ def plateau_sheet(runs: Mapping[str, Run], above: float) -> Sheet:
     """
     rows: list[list[Cell]] = []
     for name, run in runs.items():
-        left = [row for row in run.rows if row["k"] == run.rows[-1]["k"] and value(row, "accuracy") > above]
+        end = max(row["k"] for row in run.rows)
+        left = [row for row in run.rows if row["k"] == end and value(row, "accuracy") > above]
         measured: list[Cell] = [
             spread([value(row, measure) for row in left]) if left else "none"
             for measure in ("accuracy", "loss", "density")

@@ -103,7 +103,7 @@ class Sheet:
         cells = [list(map(_latex, row, texts)) for row, texts in zip(self.rows, self.texts(), strict=True)]
         body = self._emphasize(cells, r"\textbf{", "}")
         heading = list(map(latex, self.columns.values()))
-        first, *rest = (" & ".join(line) + r" \\" for line in (heading, *body))
+        first, *rest = (_no_argument(" & ".join(line)) + r" \\" for line in (heading, *body))
         table = [r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
         notes = [f"\n{{\\footnotesize {latex(note)}\\par}}" for note in self.notes]
         room = ["\n\\smallskip"] if notes else []  # which a rule does not leave below it
@@ -152,6 +152,11 @@ def _latex(cell: Cell, shown: str) -> str:
     parts[::2] = [latex(part.replace("-", "−")) for part in parts[::2]]
     parts[1::2] = [rf"$\cdot 10^{{{int(part)}}}$" for part in parts[1::2]]
     return "".join(parts)
+
+
+def _no_argument(row: str) -> str:
+    r"""A row that ``\\`` before it does not take for its argument."""
+    return f"{{}}{row}" if row.startswith(("[", "*")) else row
 
 
 def _parts(cell: Cell, wide: bool) -> Sequence[str | float]:

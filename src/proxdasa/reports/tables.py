@@ -86,6 +86,8 @@ class Table:
     """What the stationarity is called."""
     notes: Sequence[str] = ()
     """Notes on the stationarity."""
+    networks_differ: bool = False
+    """Whether runs are on different networks, so that the method does not say which run a line is of."""
 
     @property
     def title(self) -> str:
@@ -110,7 +112,7 @@ class Table:
             for slope in self.slopes
         ]
         rows = [self._cells(line) for line in self.lines]
-        if len({line.method for line in self.lines}) == len(self.lines) > 1:  # the method says it all
+        if len({line.method for line in self.lines}) == len(self.lines) > 1 and not self.networks_differ:
             del columns["run"]
             rows = [[method, *rest] for method, _, *rest in rows]
         return Sheet(columns, rows, [*self.notes, *notes])
@@ -160,7 +162,8 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             slopes.append(_slopes(mine, [run for run in runs if run.title == method]))
     measure = stationarity_of(runs)
     notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
-    return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes)
+    differ = any(run.config.get("network") != runs[0].config.get("network") for run in runs)
+    return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes, differ)
 
 
 def _slopes(lines: Sequence[Line], runs: Sequence[Run]) -> Slope:

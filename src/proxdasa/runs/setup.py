@@ -42,6 +42,7 @@ from proxdasa.runs.setup_checks import (
     check_conditions,
     check_kinds,
     check_method,
+    check_names,
     check_processes,
     check_use_of_device,
     warn_of_delays,
@@ -94,6 +95,7 @@ class Setup:
                 f"network: {network.label} has {network.n} agents, but the problem has {problem.agents}; they must "
                 "match"
             )
+        check_names(problem)
         check_method(self.algorithm, network, self.regularizer, self.mixing, self.metrics)
         if self.stop is not None:
             self.stop.check(self.algorithm)

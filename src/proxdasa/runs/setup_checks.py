@@ -13,6 +13,7 @@ from proxdasa import metrics as measures
 from proxdasa.conditions import Condition, TrackerWarning, Weather
 from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, running_of
+from proxdasa.data.per_agent_files import PerAgent
 from proxdasa.metrics import Metric
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
@@ -42,6 +43,16 @@ def check_kinds(settings: Any) -> None:
         given = getattr(settings, name)
         if isinstance(given, type) or not fits(given):
             raise TypeError(f"{name} must be {expected}; got {given!r}")
+
+
+def check_names(problem: Any) -> None:
+    """Refuse files that are named for more or fewer agents than there are: those of the wrong ones would be read."""
+    data = getattr(problem, "data", None)
+    if isinstance(data, PerAgent) and data.names is not None and len(data.names) != problem.agents:
+        raise ValueError(
+            f"problem: the data have names of {len(data.names)} agents ({', '.join(data.names)}), but there are "
+            f"{problem.agents}; give as many agents as names"
+        )
 
 
 def check_use_of_device(setup: Any) -> None:

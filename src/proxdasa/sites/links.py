@@ -68,8 +68,8 @@ class Link:
     proposed: int = NEVER
     """The iteration from which we proposed to count the link."""
     margin: int = MARGIN
-    last_x: bytes = b""
-    """The x of a neighbour that has made its last round."""
+    last_row: bytes = b""
+    """The x and z of a neighbour that has made its last round."""
     rows: dict[tuple[int, int], Letter] = field(default_factory=dict)
     """Rows that have come, by iteration and round."""
     alive: float = 0.0
@@ -112,7 +112,7 @@ class Links:
         self.read()
         self._keep_pace()
         for link in self.all.values():
-            if link.last_x:
+            if link.last_row:
                 link.since = None
         if self.jump and k >= self.jump[0]:
             (_, to), self.jump = self.jump, None
@@ -184,7 +184,7 @@ class Links:
                     if self.k < letter.k:
                         self._take_up(link, letter.k)
             case Kind.DONE:
-                link.last_x = bytes(letter.payload)  # its last row may still wait to be read
+                link.last_row = bytes(letter.payload)  # its last row may still wait to be read
 
     def _hear_of_stop(self, letter: Letter) -> None:
         """Go to the end if the sender is there because sites have agreed to stop."""
@@ -221,7 +221,7 @@ class Links:
 
     def _approach(self, link: Link) -> None:
         """Try to take up a link again: the end with the smaller name proposes from when on."""
-        if not self.post.connected(link.name) or link.last_x:
+        if not self.post.connected(link.name) or link.last_row:
             return
         ahead = link.k - self.k
         if ahead > NEAR and not self.jump:
@@ -310,4 +310,4 @@ class Links:
 
 def _ends_pause(link: Link) -> bool:
     """Whether a site that is alone need not wait any longer: a neighbour takes part again, or has finished."""
-    return link.since is not None or bool(link.last_x)
+    return link.since is not None or bool(link.last_row)

@@ -97,33 +97,33 @@ class Rounds:
         One that comes back so late may be here before it has heard that they have finished.
         """
         until, links = time.monotonic() + self._patience, self.links.all.values()
-        while not any(link.since is not None or link.last_x for link in links) and time.monotonic() < until:
+        while not any(link.since is not None or link.last_row for link in links) and time.monotonic() < until:
             if not any(self.links.post.connected(link.name) for link in links):
                 break
             self.links.begin(k)
             self.links.post.news.wait(BEAT / 10)
 
-    def finish(self, x: Tensor) -> None:
+    def finish(self, row: Tensor) -> None:
         """Say that we have made our last round, and wait until the neighbours have, or patience ends.
 
-        Our last x goes with it, for neighbours that were too far behind to take part in the last rounds.
+        Our last row goes with it, for neighbours that were too far behind to take part in the last rounds.
         """
-        self._hand_out(x, self._expected)
+        self._hand_out(row, self._expected)
 
-    def stay(self, x: Tensor, leave: Callable[[], bool]) -> None:
-        """Hand our last x to neighbours that were lost shortly before the end, if they come back while patience lasts.
+    def stay(self, row: Tensor, leave: Callable[[], bool]) -> None:
+        """Hand our last row to neighbours lost shortly before the end, if they come back while patience lasts.
 
         ``leave`` says that we must not stay any longer.
         """
         if lost := [name for name, link in self.links.all.items() if self._missing(link)]:
             log.info("finished; staying up to %g s in case of the return of %s", self._patience, ", ".join(lost))
-            self._hand_out(x, lambda link: self._missing(link) and not leave())
+            self._hand_out(row, lambda link: self._missing(link) and not leave())
 
-    def _hand_out(self, x: Tensor, expected: Callable[[Link], bool]) -> None:
-        """Send our last x to whoever is there or comes, as long as a neighbour is expected, and patience lasts."""
+    def _hand_out(self, row: Tensor, expected: Callable[[Link], bool]) -> None:
+        """Send our last row to whoever is there or comes, as long as a neighbour is expected, and patience lasts."""
         until, post = time.monotonic() + self._patience, self.links.post
         stop = self.links.agreed_stop()
-        done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=x.numpy().tobytes())
+        done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=row.numpy().tobytes())
         told: set[str] = set()
         while (left := until - time.monotonic()) > 0:
             here = [name for name in self.links.all if post.connected(name)]
@@ -134,29 +134,28 @@ class Rounds:
             post.news.wait(min(left, BEAT))
         self.links.read()  # the last letter of one that left just now
 
-    def ended(self, like: Tensor) -> Tensor | None:
-        """The mean of the neighbours' last x, if there is nobody left to go on with and some have finished."""
+    def ended(self, like: Tensor) -> dict[str, Tensor]:
+        """The last rows of neighbours that have finished, if there is nobody left to go on with; otherwise none."""
         if any(
-            (link.since is not None and not link.last_x) or self._expected(link) for link in self.links.all.values()
+            (link.since is not None and not link.last_row) or self._expected(link) for link in self.links.all.values()
         ):
-            return None
+            return {}
         size = like.numel() * like.element_size()
-        rows = [
-            torch.frombuffer(bytearray(x), dtype=like.dtype)
-            for x in (link.last_x for link in self.links.all.values())
-            if len(x) == size
-        ]
-        finite = [row for row in rows if bool(torch.isfinite(row).all())]
-        return torch.stack(finite).mean(dim=0).view_as(like) if finite else None
+        rows = {
+            name: torch.frombuffer(bytearray(link.last_row), dtype=like.dtype).view_as(like)
+            for name, link in self.links.all.items()
+            if len(link.last_row) == size
+        }
+        return {name: row for name, row in rows.items() if bool(torch.isfinite(row).all())}
 
     def _expected(self, link: Link) -> bool:
         """Whether a neighbour is there and has not finished."""
-        return self.links.post.connected(link.name) and not link.last_x
+        return self.links.post.connected(link.name) and not link.last_row
 
     def _missing(self, link: Link) -> bool:
         """Whether a neighbour has not finished, as far as we know, and is there or was until not long ago."""
         lost = link.since is not None or link.dropped > 0
-        return not link.last_x and (lost or self.links.post.connected(link.name))
+        return not link.last_row and (lost or self.links.post.connected(link.name))
 
     def _collect(self, links: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
         """The rows of a round, as far as they come in time."""
@@ -170,7 +169,7 @@ class Rounds:
                     found[link] = letter
                     missing.discard(link)
                     link.usual += 0.1 * (now - began - link.usual)
-                elif link.last_x:  # it has finished, and sends no more
+                elif link.last_row:  # it has finished, and sends no more
                     missing.discard(link)
                     link.since = None
                 elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,7 @@ from proxdasa.sites.study import FORM, Study, form, own_problem
 MEAN, OVER = "mean_{}", "mean_over"
 """The names of means over sites in the records, and of the number of sites that they are over."""
 TOGETHER, IN_PART, APART = "yes", "in part: a neighbour was missing in the last rounds", "no"
+TAKEN_OVER = "taken over from {}"
 """Whether the model that a site saves was brought together with those of others."""
 AGAIN = 5.0
 """Seconds between two attempts to save the results."""
@@ -94,18 +95,18 @@ class Site:
                 if halted:
                     self._save(k, state)
                 else:
-                    state = self._end(k, state)
-                    self.rounds.finish(self.agent.pack(state.x))
+                    k, state = self._end(k, state)
+                    self.rounds.finish(self._last_row(state))
             result = self._leave(k, state, halted)
             if not halted:
-                self.rounds.stay(self.agent.pack(state.x), lambda: self._halt)
+                self.rounds.stay(self._last_row(state), lambda: self._halt)
         finally:
             self.post.close()
         return result
 
     def _leave(self, k: int, state: Any, halted: bool) -> Result:
         """Save what there is after k iterations."""
-        alone = not halted and not any(link.last_x or link.since is not None for link in self.links.all.values())
+        alone = not halted and not any(link.last_row or link.since is not None for link in self.links.all.values())
         if alone:
             self._together = APART
             log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
@@ -210,7 +211,7 @@ class Site:
 
     def _diverge(self, k: int, before: Any) -> NoReturn:
         """Save the records so far, with the last state that is finite, and say what happened."""
-        self._config["facts"]["links"] = self.links.history()
+        self._config["facts"] |= {"links": self.links.history(), "brought_together": APART}
         where = {0: Divergence(self.agent.agents.start, k)}
         self._store(Result(self._config, self.rows, self._everything(before), k, "diverged", diverged=where))
         self._tell(k, "diverged", always=True)
@@ -225,37 +226,59 @@ class Site:
 
     def _is_over(self, state: Any) -> bool:
         """Whether there is nobody left to go on with, because the neighbours have finished."""
-        return self.rounds.ended(self.agent.pack(state.x)) is not None
+        return bool(self.rounds.ended(self._last_row(state)))
 
-    def _end(self, k: int, state: Any) -> Any:
-        """Bring the sites together by rounds of mixing alone, or take over what the others have ended with."""
+    def _end(self, k: int, state: Any) -> tuple[int, Any]:
+        """Bring the sites together by rounds of mixing alone, or take over what the others have ended with.
+
+        Returns the iteration that the model belongs to, with the state.
+        """
         self._tell(k, "bringing the sites together", always=True)
         self.rounds.listen(self._K)
-        x, missed = state.x, self.rounds.missed
+        missed = self.rounds.missed
         self.agent.leave()  # these rounds belong to no iteration, in which a method might send nothing
         for r in range(self._last_rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
-            if (row := self.rounds.ended(self.agent.pack(x))) is not None:
-                log.info("the others have finished; their x is taken over at iteration %d", k)
-                return state._replace(x=self.agent.unpack(row))
-            x = self.agent.bring_together(x)
+            if rows := self.rounds.ended(self._last_row(state)):
+                log.info("the others have finished; their model is taken over at iteration %d", k)
+                return self._take_over(rows, state)
+            state = state._replace(x=self.agent.bring_together(state.x))
         if self.rounds.missed > missed:
             self._together = IN_PART
             log.warning("a neighbour was missing in the last rounds; the models of sites may differ more than agreed")
-        return state._replace(x=x)
+        return k, state
+
+    def _last_row(self, state: Any) -> Tensor:
+        """What neighbours that come too late need of us: x, its running statistics, and the z of the solution."""
+        averaging, row = self._algorithm.facts.averaging, self.agent.pack(state.x)
+        return torch.cat([row, averaging.z(state)], dim=-1) if averaging else row
+
+    def _take_over(self, rows: Mapping[str, Tensor], state: Any) -> tuple[int, Any]:
+        """Jump to the end with the mean of such rows, by the names of those they are from, and measure there."""
+        self._together = TAKEN_OVER.format(", ".join(sorted(rows)))
+        row = torch.stack([*rows.values()]).mean(dim=0)
+        if averaging := self._algorithm.facts.averaging:
+            d = state.x.shape[-1]
+            row, z = row[..., :-d], row[..., -d:]
+            state = state._replace(**{averaging.variable: z.contiguous()})
+        state = state._replace(x=self.agent.unpack(row))
+        end = self._K if self.links.stop == NEVER else self.links.stop
+        self.rows, self._seen = [seen for seen in self.rows if seen["k"] < end], min(self._seen, end - 1)
+        self._observe(end, state, share=False)  # the others have left
+        return end, state
 
     def _reset(self, state: Any) -> Any:
         """Set the tracker anew: u = v, so that their means over all sites that do so agree."""
         tracking = self._algorithm.facts.tracking
         return state._replace(**{tracking.tracker: getattr(state, tracking.tracked)}) if tracking else state
 
-    def _observe(self, k: int, state: Any) -> None:
+    def _observe(self, k: int, state: Any, share: bool = True) -> None:
         """Measures of this site alone: its own loss and scores at its own x, and how stationary it looks from here."""
         if k <= self._seen:
             return
         row: Row = {"trial": 0, "k": k, **measure(self.agent, self._algorithm, self.study.metrics, state)}
-        row |= self._share(row) if self.study.share and k else {}
+        row |= self._share(row) if self.study.share and k and share else {}
         row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.post.spent["bytes"]}
         costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # as if nothing failed
         self.rows.append(row | costs)
