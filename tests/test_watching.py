@@ -453,7 +453,8 @@ def test_a_run_says_once_if_one_process_would_be_faster(computation, told, capsy
 
 @LINUX
 def test_processes_that_hardly_compute_are_told_of_while_they_run(tmp_path):
-    file = write_config(tmp_path / "run.toml", iterations=10**8, observe_every=100)
+    rounds = '[mixing]\nname = "Gossip"\nrounds = 50'  # so many that messages take the time on a busy machine too
+    file = write_config(tmp_path / "run.toml", iterations=10**8, observe_every=10, more=rounds)
     with commands(tmp_path) as start:
         command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 3)
         note = re.compile(r"^note: these 3 processes .* one process \(without --processes\) would probably be", re.M)
