@@ -304,7 +304,7 @@ def learning() -> None:
 def against_jax() -> None:
     """The a9a run on one core, ours and by hand in JAX and in torch, in a process of its own for each."""
     rows, jax = [], dict[str, float]()
-    for what in ("JAX", "torch", "ordinary steps", "compiled"):
+    for what in ("JAX", "bare gradient", "torch", "ordinary steps", "compiled"):
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}
         found = subprocess.run(
             [sys.executable, "-m", "benchmarks.jax_scan", what], env=alone, capture_output=True, text=True, check=False
