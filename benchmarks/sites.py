@@ -2,8 +2,10 @@
 
 Two processes, each of which has a site and one end of a bare stream: rounds of the sites, then as many bare exchanges,
 in turns. Bare is the least with which two programs exchange bytes through gRPC's streams: the main thread of each puts
-its message into the queue of the stream, and waits for the other's. ``make bench`` starts the processes on this machine
-and, if the kernel can, at the ends of a slow link. By itself, on this machine alone::
+its message into the queue of the stream, and waits for the other's. The least round is a bare exchange with what no
+round can do without: a row becomes a message, the one that came is checked for numbers that are not finite, and both
+are mixed; it does not know who is there, which round it is, or when to give up. ``make bench`` starts the processes on
+this machine and, if the kernel can, at the ends of a slow link. By itself, on this machine alone::
 
     python -m benchmarks.sites
 """
@@ -27,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 from tests.namespaces import ADDRESSES, machines
@@ -58,7 +61,10 @@ Times = dict[str, dict[str, float]]
 
 
 def measure(link: str) -> Times:
-    """For each width the seconds of a round and of a bare exchange; an OSError says why there is no such link."""
+    """For each width the seconds of a round, a bare exchange and a least round.
+
+    An OSError says why there is no such link.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         make_keys(folder, NAMES)
@@ -105,13 +111,18 @@ class DelayingRelay(Relay):
             sink.shutdown(socket.SHUT_WR)
 
 
+def mixture() -> Combination:
+    """Half of each row."""
+    return Combination({0: 0.5, 1: 0.5}, here=0)
+
+
 class Rows:
     """Rounds as a site makes them: one in each iteration."""
 
     def __init__(self, post: Post, other: str) -> None:
         self.links = Links(post, {other: 0.5}, 2, PATIENCE, LONG)
         self.rounds, self._k = Rounds(self.links, PATIENCE, PATIENCE), itertools.count()
-        self._combine = Combination({0: 0.5, 1: 0.5}, here=0)
+        self._combine = mixture()
         self.rounds.assemble(everybody=True)
 
     def exchange(self, x: torch.Tensor) -> None:
@@ -148,10 +159,10 @@ class Answerer:
             for data in letters:
                 self._incoming.put(data)
 
-    def exchange(self, payload: bytes) -> None:
+    def exchange(self, payload: bytes) -> bytes:
         """Send, then read."""
         self._outgoing.put(payload)
-        self._incoming.get()
+        return self._incoming.get()
 
     def close(self) -> None:
         """End the stream."""
@@ -168,17 +179,27 @@ class Caller:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._call = channel.stream_stream(METHOD)(iter(self._outgoing.get, None), wait_for_ready=True)
 
-    def exchange(self, payload: bytes) -> None:
+    def exchange(self, payload: bytes) -> bytes:
         """Send, then read."""
         self._outgoing.put(payload)
-        next(self._call)
+        return next(self._call)
 
     def close(self) -> None:
         """End the stream."""
         self._outgoing.put(None)
 
 
-def timed(act: Callable[[], None], count: int) -> float:
+def least_round(bare: Answerer | Caller, combine: Combination, x: torch.Tensor) -> None:
+    """A bare exchange of rows that are checked and mixed."""
+    own = x.numpy()
+    data = bare.exchange(bytes(SIZE) + own.data.cast("B"))
+    row = np.frombuffer(data, own.dtype, offset=SIZE).reshape(own.shape)
+    assert np.isfinite(row).all()
+    combine.begin(own)
+    torch.from_numpy(combine.end(own, {1: row}))
+
+
+def timed(act: Callable[[], object], count: int) -> float:
     """Seconds of one of so many calls."""
     began = time.perf_counter()
     for _ in range(count):
@@ -202,7 +223,11 @@ def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats:
             rows = Rows(post, other)
             for what, width in WIDTHS.items():
                 row, payload = torch.rand(1, 1, width), bytes(SIZE + 4 * width)
-                candidates = {"round": partial(rows.exchange, row), "bare": partial(bare.exchange, payload)}
+                candidates: dict[str, Callable[[], object]] = {
+                    "round": partial(rows.exchange, row),
+                    "bare": partial(bare.exchange, payload),
+                    "least round": partial(least_round, bare, mixture(), row),
+                }
                 count = 10 if repeats < 10 or width > 10_000 else 100
                 times = dict.fromkeys(candidates, float("inf"))
                 for _ in range(repeats + 1):  # the first turn warms up
@@ -224,4 +249,5 @@ if __name__ == "__main__":
         for link in ("loopback", RELAYED):
             for what, times in measure(link).items():
                 shown = ", ".join(f"{name} {value * 1e3:.2f} ms" for name, value in times.items())
-                print(f"{link}: {what}: {shown}, ratio {times['round'] / times['bare']:.2f}")
+                ratio, least = (times[name] / times["bare"] for name in ("round", "least round"))
+                print(f"{link}: {what}: {shown}; round ÷ bare {ratio:.2f}, least ÷ bare {least:.2f}")

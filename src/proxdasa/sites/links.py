@@ -120,7 +120,8 @@ class Links:
                 log.info("jumping from iteration %d to %d, where others are", k, to)
                 self.k = k = to
         for link in self.all.values():
-            self._forget(link)
+            if link.rows:
+                self._forget(link)
             if link.since is None:
                 self._farewell(link)
                 self._approach(link)
@@ -157,9 +158,8 @@ class Links:
     def read(self) -> None:
         """Read what has come."""
         for name, box in self.post.boxes.items():
-            link = self.all[name]
             while box:
-                self._take(link, box.popleft())
+                self._take(self.all[name], box.popleft())
 
     def _take(self, link: Link, letter: Letter) -> None:
         if letter.epoch > self.higher + LEAP:
@@ -198,12 +198,16 @@ class Links:
         link.k = letter.k
         if link.since is None:  # the neighbour need not wait for our row
             self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=letter.since))
-        # A neighbour may have jumped, or gone to the end, just before we do.
-        expected = self.k, self.end, self.jump[1] if self.jump else self.k
-        if any(0 <= letter.k - k <= 2 * NEAR for k in expected) and len(link.rows) < BOX:
+        if self._expects(letter.k) and len(link.rows) < BOX:
             link.rows[letter.k, letter.round] = letter
         if letter.jump_to != NEVER and letter.jump_to > (self.jump[1] if self.jump else self.k):
             self.jump = letter.jump_at, letter.jump_to
+
+    def _expects(self, k: int) -> bool:
+        """Whether rows of iteration k will be needed: a neighbour may have jumped, or gone to the end, before we do."""
+        if 0 <= k - self.k <= 2 * NEAR or 0 <= k - self.end <= 2 * NEAR:
+            return True
+        return self.jump is not None and 0 <= k - self.jump[1] <= 2 * NEAR
 
     def drop(self, link: Link, why: str, tell: bool = True) -> None:
         """Go on without a neighbour until the link is taken up again."""

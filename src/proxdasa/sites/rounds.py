@@ -68,27 +68,28 @@ class Rounds:
 
         ``meanwhile`` is called with our row while the others are on their way.
         """
-        place = (self.links.k, self.links.round)
-        self.links.round += 1
-        active = [link for link in self.links.all.values() if self.links.counts(link)]
-        payload = row.data.cast("B")
-        epoch, jump = self.links.epoch, self.links.planned_jump()
-        for link in active:
-            letter = Letter(Kind.ROWS, epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
-            if not self.links.post.send(link.name, letter):
-                self.links.drop(link, "it cannot be reached")
+        links, place = self.links, (self.links.k, self.links.round)
+        links.round += 1
+        payload, jump = row.data.cast("B"), links.planned_jump()
+        active = []
+        for link in links.all.values():
+            if links.counts(link):
+                letter = Letter(Kind.ROWS, links.epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
+                if links.post.send(link.name, letter):
+                    active.append(link)
+                else:
+                    links.drop(link, "it cannot be reached")
         if meanwhile:
             meanwhile(row)
-        found = self._collect([link for link in active if self.links.counts(link)], place)
+        found = self._collect(active, place)
         rows: dict[str, Row] = {}
-        for link, letter in found.items():
-            values = self._values(link, letter, row)
-            if values is not None:
-                rows[link.name] = values
+        for name, link in links.all.items():
+            if link in found and (values := self._values(link, found[link], row)) is not None:
+                rows[name] = values
                 link.counted += 1
-        for name, link in self.links.all.items():
-            link.made += name in rows
-            link.missed += name not in rows
+                link.made += 1
+            else:
+                link.missed += 1
         return rows
 
     def listen(self, k: int) -> None:
@@ -157,33 +158,38 @@ class Rounds:
         lost = link.since is not None or link.dropped > 0
         return not link.last_row and (lost or self.links.post.connected(link.name))
 
-    def _collect(self, links: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
+    def _collect(self, missing: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
         """The rows of a round, as far as they come in time."""
-        began, missing, found = time.monotonic(), {*links}, dict[Link, Letter]()
+        began, found = time.monotonic(), dict[Link, Letter]()
         while missing:
-            gone = {link for link in missing if not self.links.post.connected(link.name)}
+            gone = [link for link in missing if not self.links.post.connected(link.name)]
             self.links.read()  # only then, so that the last letters of those have been read
-            now = time.monotonic()
-            for link in [*missing]:
+            waited, waiting = time.monotonic() - began, missing
+            missing = []
+            for link in waiting:
                 if (letter := link.rows.pop(place, None)) is not None:
                     found[link] = letter
-                    missing.discard(link)
-                    link.usual += 0.1 * (now - began - link.usual)
-                elif link.last_row:  # it has finished, and sends no more
-                    missing.discard(link)
-                    link.since = None
-                elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
-                    missing.discard(link)
-                elif link.k > place[0]:  # letters come in order, so it has not sent the row
-                    missing.discard(link)
-                    self.links.drop(link, f"it is in iteration {link.k} already")
-                elif link in gone or not self._may_wait(link, now - began):
-                    missing.discard(link)
-                    self.links.drop(link, f"its row of iteration {place[0]} did not come")
+                    link.usual += 0.1 * (waited - link.usual)
+                elif self._comes(link, place[0], waited, link in gone):
+                    missing.append(link)
             if missing:
                 self.links.post.news.wait(BEAT)
                 self.links.beat()
         return {link: letter for link, letter in found.items() if self.links.counts(link)}
+
+    def _comes(self, link: Link, k: int, waited: float, gone: bool) -> bool:
+        """Whether a row of iteration k that we have waited for may still come; the link is dropped if it does not."""
+        if link.last_row:  # it has finished, and sends no more
+            link.since = None
+        elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
+            pass
+        elif link.k > k:  # letters come in order, so it has not sent the row
+            self.links.drop(link, f"it is in iteration {link.k} already")
+        elif gone or not self._may_wait(link, waited):
+            self.links.drop(link, f"its row of iteration {k} did not come")
+        else:
+            return True
+        return False
 
     def _may_wait(self, link: Link, waited: float) -> bool:
         """Whether it is too early to give up on a neighbour.
