@@ -75,7 +75,7 @@ def measure(link: str) -> Times:
             places, hosts = [["ip", "netns", "exec", name] for name in names], ADDRESSES
         ports = free_ports(2)
         called = [DelayingRelay(port).port for port in ports] if link == RELAYED else ports
-        repeats = "3" if LINKS.get(link) or link == RELAYED else "15"
+        repeats = "3" if LINKS.get(link) or link == RELAYED else "60"
         both = [
             subprocess.Popen(
                 [*place, sys.executable, "-m", "benchmarks.sites", name, folder, hosts[1], *map(str, ends), repeats],
@@ -228,7 +228,7 @@ def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats:
                     "bare": partial(bare.exchange, payload),
                     "least round": partial(least_round, bare, mixture(), row),
                 }
-                count = 10 if repeats < 10 or width > 10_000 else 100
+                count = 10 if repeats < 10 or width > 10_000 else 25
                 times = dict.fromkeys(candidates, float("inf"))
                 for _ in range(repeats + 1):  # the first turn warms up
                     for each, act in candidates.items():
