@@ -128,6 +128,32 @@ def test_a_foreign_authority_is_refused(post, call, folder, tmp_path):
     assert not post.connected("berlin")
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_whoever_answers_in_place_of_a_neighbour_is_refused(folder, tmp_path, foreign):
+    """One has a certificate of the same authority in another name, the other one in this name of its own authority."""
+    make_keys(tmp_path, ["berlin"])
+    own = credentials(tmp_path, "berlin") if foreign else credentials(folder, "celle")
+    other = Post("berlin", {"aachen": ""}, f"{HOST}:0", own, STUDY, 1_000)
+    aachen = Post("aachen", {"berlin": f"{HOST}:{other.port}"}, None, credentials(folder, "aachen"), STUDY, 1_000)
+    try:
+        wait_until(lambda: aachen.spent["refused"])
+        assert not aachen.connected("berlin")
+    finally:
+        aachen.close()
+        other.close()
+
+
+def test_a_neighbour_that_is_not_there_is_not_refused(folder, caplog):
+    caplog.set_level("DEBUG", logger="proxdasa.sites")
+    address = f"{HOST}:{free_ports(1)[0]}"
+    aachen = Post("aachen", {"berlin": address}, None, credentials(folder, "aachen"), STUDY, 1_000)
+    try:
+        wait_until(lambda: "berlin cannot be reached" in caplog.text)
+    finally:
+        aachen.close()
+    assert aachen.spent["refused"] == 0
+
+
 def test_an_expired_certificate_is_refused(post, call, folder, tmp_path, monkeypatch):
     for file in ("authority/authority.crt", "authority/authority.key", keys.CERTIFICATE):
         (tmp_path / file).parent.mkdir(exist_ok=True)

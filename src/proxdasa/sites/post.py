@@ -35,7 +35,7 @@ SUITES = "GRPC_SSL_CIPHER_SUITES"
 ONLY_OURS = "ECDHE-PSK-CHACHA20-POLY1305"
 TOO_LATE = "grpc" in sys.modules and os.environ.get(SUITES) != ONLY_OURS  # it has read the variable already
 os.environ[SUITES] = ONLY_OURS
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # handshakes of strangers are in our own log
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers could fill the log by handshakes that fail
 
 import grpc  # noqa: E402
 
@@ -50,6 +50,9 @@ BOX = 64
 """The most letters of a neighbour that wait to be read; a flood loses the oldest."""
 QUEUE = 64
 """The most letters that wait to be sent; a neighbour that takes none is cut off."""
+
+NOT_THEM = ("tsi_protocol_failure", "verification check failed")
+"""gRPC's words for a handshake with somebody who is not the neighbour."""
 
 log = logging.getLogger("proxdasa.sites")
 
@@ -271,6 +274,8 @@ class Post:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
                 log.warning("%s does not want us: %s", name, error.details())
+            elif any(words in error.details().lower() for words in NOT_THEM):
+                self.refuse(f"who answers in place of {name}, whose certificate does not fit: {error.details()}")
             else:
                 log.debug("%s cannot be reached: %s", name, error.details())
         finally:
