@@ -42,7 +42,8 @@ ROOM = {"memory": 3.0, "files": 3.0, "threads": 3.0}
 The server keeps about 3 kB of a lost connection for some minutes, so memory depends a little on the latest faults.
 """
 HANG = 60.0
-"""Seconds without an iteration after which a site counts as hanging; no fault lasts a quarter as long."""
+"""Seconds without an iteration after which a site counts as hanging, from its start on: a site that is killed time and
+again before it has begun does not hang. No fault lasts a quarter as long."""
 TRACKING, MARGIN = 1e-12, 1e-6
 """What may be left in the end: of the difference of the trackers' means, and of the objective, both relative."""
 
@@ -78,22 +79,23 @@ class Watch(threading.Thread):
         self.sites, self.samples = sites, {name: list[Sample]() for name in NAMES}
         self.hanging: dict[str, int] = {}
         self.sampling = True
-        self._ended, self._last = threading.Event(), {name: (-1, time.monotonic()) for name in NAMES}
+        self._ended, self._last = threading.Event(), {name: ((-1, -1), time.monotonic()) for name in NAMES}
 
     def run(self) -> None:
         """Watch until the end."""
         while not self._ended.wait(1.0):
             for name in NAMES:
                 try:
-                    sample = measure(self.sites.running[name].pid)
+                    pid = self.sites.running[name].pid
+                    sample = measure(pid)
                 except (OSError, KeyError):
                     continue  # it is just being started again, or has ended
                 if self.sampling:
                     self.samples[name].append(sample)
                 k, now = self.sites.iteration(name), time.monotonic()
                 before, since = self._last[name]
-                if k != before:
-                    self._last[name] = k, now
+                if (pid, k) != before:
+                    self._last[name] = (pid, k), now
                 elif now - since > HANG:
                     self.hanging[name] = k
 
@@ -166,7 +168,10 @@ def soak(minutes: float, seed: int, folder: Path, fork: bool = False) -> int:
             faults += [f"{name} ended with {code}" for name, code in codes.items() if code]
         except AssertionError as error:
             faults.append(f"a site ended or hung: {error}")
-        faults += [f"{name} hung in iteration {k}" for name, k in watch.hanging.items()]
+        faults += [
+            f"{name} hung in iteration {k}; the end of its log:\n{sites.text(name)[-2_000:]}"
+            for name, k in watch.hanging.items()
+        ]
         if not faults:
             faults += judge_end(sites)
     faults += report(watch, time.monotonic() - began)
