@@ -52,7 +52,8 @@ QUEUE = 64
 """The most letters that wait to be sent; a neighbour that takes none is cut off."""
 
 NOT_THEM = ("tsi_protocol_failure", "verification check failed")
-"""gRPC's words for a handshake with somebody who is not the neighbour."""
+"""gRPC's words for a handshake with somebody who is not the neighbour. They decide what is logged and counted, and
+nothing else; a test fails if gRPC finds others."""
 
 log = logging.getLogger("proxdasa.sites")
 
@@ -274,7 +275,7 @@ class Post:
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
                 log.warning("%s does not want us: %s", name, error.details())
-            elif any(words in error.details().lower() for words in NOT_THEM):
+            elif any(words in (error.details() or "").lower() for words in NOT_THEM):
                 self.refuse(f"who answers in place of {name}, whose certificate does not fit: {error.details()}")
             else:
                 log.debug("%s cannot be reached: %s", name, error.details())
