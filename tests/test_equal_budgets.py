@@ -1,22 +1,24 @@
 """Methods compared at an equal budget: which values, which test, and what a paper gets."""
 
+import itertools
 import json
 import re
 import shutil
 import subprocess
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ttest_rel
+from scipy.stats import PermutationMethod, rankdata, ttest_rel, wilcoxon
 from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import cli, networks, problems
 from proxdasa.reports.axis_quantities import spent, value
-from proxdasa.reports.comparison import paired_p
+from proxdasa.reports.paired_tests import SIGNED_RANK, STUDENT, choose_test, holm, judge, signed_rank, student
 from tests.results import save
 
 PAPER = {"A": (1.0, 2.0), "B_2": (4.0, 8.0)}
@@ -76,17 +78,92 @@ def test_what_a_paired_test_cannot_tell_apart_is_bold_too(tmp_path):
     assert bold == {("best", "loss")}, "trials of another seed are no pairs"
 
 
-@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=2, max_size=12))
-def test_the_paired_test_is_that_of_scipy(pairs):
-    first, second = np.array(pairs).T
-    difference = first - second
-    if difference.std() > 1e-6:
-        assert paired_p(first, second) == pytest.approx(ttest_rel(first, second).pvalue, rel=1e-6, abs=1e-12)
+def test_a_trial_that_went_astray_does_not_make_a_tie(tmp_path):
+    """Ten trials, all of them worse, and one of them so much that a t-test sees nothing but its variance."""
+    ends = [1.0 + i / 100 for i in range(10)]
+    best = folder(tmp_path / "a", "best", [[9.0] * 10, ends])
+    astray = folder(tmp_path / "b", "astray", [[9.0] * 10, [end + 0.1 + 50 * (end == 1.03) for end in ends]])
+    comparison = proxdasa.compare([best, astray], ["loss"])
+    _, bold = cells(comparison)
+    assert bold == {("best", "loss")}
+    assert "what Wilcoxon's signed-rank test over the shared seeds does not find worse" in comparison.sheet().caption
+    assert ttest_rel(ends, [end + 0.1 + 50 * (end == 1.03) for end in ends]).pvalue > 0.3
+
+
+def test_what_is_better_in_most_trials_stays_bold(tmp_path):
+    """The ranks may prefer another run than the means do: it is then not worse."""
+    best = folder(tmp_path / "a", "best", [[9.0] * 20, [1.0] * 20])
+    other = folder(tmp_path / "b", "other", [[9.0] * 20, [0.5 + i / 100 for i in range(19)] + [90.0]])
+    comparison = proxdasa.compare([best, other], ["loss"])
+    _, bold = cells(comparison)
+    assert bold == {("best", "loss"), ("other", "loss")}
+    ((*_, trials, worse_in, p, corrected, _),) = comparison.tests().rows
+    assert (trials, worse_in) == (20, 1)
+    assert p == corrected < 0.05, "they are told apart, but the other is not the worse one"
+
+
+TIED = [0.0, 0.5, -0.5, 1.0, 1.0, -2.0, 0.0, 3.0]
+"""Differences of which some have the same size, or none."""
+
+
+@given(st.lists(st.one_of(st.sampled_from(TIED), st.floats(-5, 5)), min_size=2, max_size=8))
+def test_the_paired_tests_are_those_of_scipy(d):
+    if np.std(d) > 1e-6:
+        assert student(d).p == pytest.approx(ttest_rel(d, np.zeros(len(d))).pvalue, rel=1e-6, abs=1e-12)
+    sizes = np.abs(d)
+    if len(set(sizes)) == len(d) and all(d):  # as scipy's exact distribution has it
+        assert signed_rank(d).p == pytest.approx(wilcoxon(d, method="exact").pvalue, rel=1e-9)
+    ranks = rankdata(sizes) * (sizes > 0)
+    lean = np.sum(np.sign(d) * ranks)
+    signs = np.array(list(itertools.product([-1, 1], repeat=len(d))))
+    assert signed_rank(d) == pytest.approx((lean, np.mean(np.abs(signs @ ranks) >= abs(lean))), rel=1e-9)
+
+
+def test_the_signed_rank_test_is_that_of_scipy_with_ties_and_zeros_too():
+    every_sign = PermutationMethod(n_resamples=np.inf)
+    for d in (TIED, TIED[2:], TIED[:3]):
+        expected = wilcoxon(d, zero_method="pratt", method=every_sign).pvalue
+        assert signed_rank(d).p == pytest.approx(expected, rel=1e-9)
 
 
 def test_identical_trials_are_tied():
-    assert paired_p([1.0, 2.0], [1.0, 2.0]) == 1
-    assert paired_p([1.0, 2.0], [2.0, 3.0]) == 0, "the same difference in every trial"
+    for test in (student, signed_rank):
+        assert test([0.0] * 8).p == 1
+    assert student([1.0, 1.0]).p == 0, "the same difference in every trial"
+    assert signed_rank([1.0] * 8).p == 2 / 2**8
+
+
+def test_the_signed_rank_test_is_used_where_it_can_find_something():
+    fewest = {1: 6, 2: 7, 3: 7, 6: 8, 12: 9, 13: 10, 25: 10}
+    for tests, trials in fewest.items():
+        assert choose_test(trials, tests) is SIGNED_RANK
+        assert choose_test(trials - 1, tests) is STUDENT
+        verdicts = judge(SIGNED_RANK, [[1.0 + i for i in range(trials)]] * tests)
+        assert all(verdict.worse and verdict.worse_in == trials for verdict in verdicts)
+
+
+def test_holms_correction():
+    """The example of Holm's procedure: 0.01 × 4, 0.013 × 3, 0.04 × 2, 0.5 × 1, never falling."""
+    assert holm([0.04, 0.01, 0.5, 0.013]) == pytest.approx([0.08, 0.04, 0.5, 0.04])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_with_many_runs_a_small_difference_is_a_tie(tmp_path):
+    """p = 0.03 of one test is found by chance among several: after Holm's correction it is no difference."""
+    best = folder(tmp_path / "best", "best", [[9.0] * 4, [1.0, 2.0, 3.0, 4.0]])
+    close = [folder(tmp_path / str(i), f"close {i}", [[9.0] * 4, [1.1, 2.14, 3.04, 4.1]]) for i in range(3)]
+    _, bold = cells(proxdasa.compare([best, close[0]], ["loss"]))
+    assert bold == {("best", "loss")}
+    comparison = proxdasa.compare([best, *close], ["loss"])
+    _, bold = cells(comparison)
+    assert len(bold) == 4
+    assert "what a paired t-test over the shared seeds does not find worse" in comparison.sheet().caption
+    tests = comparison.write(tmp_path / "paper")[-1]
+    assert tests.name == "comparison-tests.csv"
+    heading, first, *_ = tests.read_text().splitlines()
+    assert heading == "measure,method,run,best,trials,worse_in,p,corrected,test"
+    assert re.match(r"loss,close 0,,best,4,4,0\.0\d+,0\.\d+,a paired t-test$", first)
 
 
 def test_a_diverged_trial_is_a_loss(tmp_path):
@@ -152,6 +229,9 @@ def test_a_paper_gets_a_pdf_whose_fonts_are_embedded_and_a_table_in_plain_latex(
     pdf = (tmp_path / "paper" / "comparison.pdf").read_bytes()
     assert b"/FontFile2" in pdf, "embedded"
     assert b"/Type3" not in pdf, "as text, not as drawings of letters"
+    assert pdf.count(b"/FontFile2") == pdf.count(b"/Type /FontDescriptor"), "all of them"
+    assert pdf.count(b"/ToUnicode") == pdf.count(b"/Subtype /Type0"), "all of them say which characters they show"
+    assert {"B_2", "gradients of an agent"} <= set(_texts(pdf))
     assert b"CreationDate" not in pdf, "drawn again, it is the same file"
     latex = (tmp_path / "paper" / "comparison.tex").read_text()
     assert latex.isascii(), "so that every TeX takes it"
@@ -160,6 +240,15 @@ def test_a_paper_gets_a_pdf_whose_fonts_are_embedded_and_a_table_in_plain_latex(
     assert r"B\_2 & 2 & \textbf{" in latex, "two trials tell nothing apart"
     assert latex.count(r"\begin{") == latex.count(r"\end{") == 2
     assert not (tmp_path / "paper" / "comparison.png").exists()
+
+
+def _texts(pdf):
+    """The texts in a PDF of matplotlib's, whose codes of two bytes are those of characters."""
+    packed = re.findall(rb"stream\n(.*?)\nendstream", pdf, re.DOTALL)
+    shown = [array for stream in packed for array in re.findall(rb"\[([^]]*)\]\s+TJ", zlib.decompress(stream))]
+    return [
+        b"".join(re.findall(rb"\((.*?[^\\])\)", array, re.DOTALL)).decode("utf-16-be", "replace") for array in shown
+    ]
 
 
 def test_the_text_of_a_pdf_can_be_read(tmp_path):
@@ -180,12 +269,9 @@ def test_the_text_of_a_pdf_can_be_read(tmp_path):
     assert all(words in text for words in ("B_2", "gradients of an agent", "loss F("))
 
 
-def test_the_tables_compile(tmp_path):
-    """Names that LaTeX dislikes, bold, ties, losses, notes, numbers of all sizes; in one document."""
-    if not shutil.which("pdflatex"):
-        pytest.skip(
-            "pdflatex is not installed; on Debian: apt-get install texlive-latex-base texlive-latex-recommended"
-        )
+@pytest.fixture
+def document(tmp_path):
+    """Tables with names that LaTeX dislikes, bold, ties, losses, notes, numbers of all sizes; in one document."""
     ending = {"iterations": 10, "stopped": None, "diverged": {"1": {"agent": 0, "iteration": 3}}}
     runs = [
         folder(tmp_path / "a", "A_1 & 50% #2 {x} ~^\\", [[9.0, 8.0], [-1e-9, -3e-9]]),
@@ -195,12 +281,71 @@ def test_the_tables_compile(tmp_path):
     for i, chosen in enumerate((runs, runs[:2], runs[:1])):
         proxdasa.compare(chosen, ["loss", "consensus"]).sheet().write_latex(tmp_path / f"{i}.tex")
     inputs = "".join(rf"\input{{{i}}}" for i in range(3))
-    document = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{inputs}\end{{document}}"
-    (tmp_path / "paper.tex").write_text(document)
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "paper.tex"]
-    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=120)
+    path = tmp_path / "paper.tex"
+    path.write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{inputs}\end{{document}}", encoding="ascii"
+    )
+    return path
+
+
+KNOWN = (
+    "begin|end|centering|caption|toprule|midrule|bottomrule|smallskip|footnotesize|par|textbf|texttt|textsuperscript"
+    r"|text(?:backslash|asciitilde|asciicircum|bar|less|greater)|pm|ge|le|beta|cdot"
+)
+
+
+def parse_latex(text):
+    """The numbers of cells in the rows of each tabular; fails where TeX would."""
+    open_groups, math, tables = [], False, []
+    for token in re.findall(r"\\[A-Za-z]+|\\.|[^\\]", text, re.DOTALL):
+        if token.startswith("\\") and token[1:].isalpha():
+            assert re.fullmatch(KNOWN, token[1:]), token
+            assert math == (token[1:] in ("pm", "ge", "le", "beta", "cdot")), f"{token}: in math {math}"
+        if token == "$":
+            math = not math
+        elif token == "{":
+            open_groups.append(math)
+        elif token == "}":
+            assert open_groups.pop() == math, "a group ends in the mode it began in"
+        else:
+            assert token not in ("%", "#", "~"), f"{token} is a command here"
+            assert math or token not in ("_", "^"), f"{token} is for math"
+    assert not open_groups
+    assert not math
+    environments = []
+    for verb, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        if verb == "begin":
+            environments.append(name)
+        else:
+            assert environments.pop() == name
+    assert not environments
+    for columns, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
+        *rows, end = body.split(r" \\")
+        assert end.strip() == r"\bottomrule"
+        tables.append([len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows])
+        assert set(tables[-1]) == {len(columns)}
+    return tables
+
+
+def test_the_tables_are_well_formed(document):
+    """What a TeX would complain of; where one is installed, the next test asks it."""
+    parsed = [parse_latex((document.parent / f"{i}.tex").read_text(encoding="ascii")) for i in range(3)]
+    assert parsed == [[[4] * 4], [[4] * 3], [[4] * 2]], "method, trials and two measures"
+    good = (document.parent / "0.tex").read_text()
+    for place, fault in ((r"\_", "_"), (r"\&", "&"), ("$", ""), ("}", ""), (r"\end{tabular}", ""), (r"\pm", r"\mp")):
+        with pytest.raises((AssertionError, IndexError)):
+            parse_latex(good.replace(place, fault, 1))
+
+
+def test_the_tables_compile(document):
+    if not shutil.which("pdflatex"):
+        pytest.skip(
+            "pdflatex is not installed; on Debian: apt-get install texlive-latex-base texlive-latex-recommended"
+        )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", document.name]
+    done = subprocess.run(command, cwd=document.parent, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-2_000:]
-    assert "Missing character" not in (tmp_path / "paper.log").read_text(errors="replace")
+    assert "Missing character" not in document.with_suffix(".log").read_text(errors="replace")
 
 
 def test_one_run_is_not_the_best_of_anything(tmp_path):

@@ -255,6 +255,18 @@ def test_nothing_differed(tmp_path):
     assert differences(tmp_path) == ([], False, {})
 
 
+def test_a_run_of_which_a_trial_diverged_is_not_the_best(tmp_path):
+    ending = {"iterations": 10, "stopped": None, "diverged": {"1": {"agent": 3, "iteration": 7}}}
+    broken = save(tmp_path / "a", "broken", losses=[[8.0, 8.0], [0.1, 0.1]], ending=ending)
+    whole = save(tmp_path / "b", "whole", losses=[[8.0, 8.0], [0.5, 0.5]])
+    page = data(write(tmp_path / "report.html", [broken, whole]))
+    assert {end["run"] for end in page["ends"] if end["what"] == "lowest final loss"} == {"whole"}
+    assert [row[-1] for row in page["table"]["rows"]] == ["1 of 2 diverged", "0.5"]
+    alone = data(write(tmp_path / "report.html", [broken]))
+    assert alone["table"]["rows"][0][-1] == "0.1", "of a single run, what was recorded"
+    assert data(write(tmp_path / "report.html", [broken, save(tmp_path / "c", "C", ending=ending)]))["ends"] == []
+
+
 def test_an_interrupted_run_of_which_trials_diverged(tmp_path):
     ending = {"iterations": 10, "stopped": "interrupted", "diverged": {"1": {"agent": 3, "iteration": 7}}}
     assert differences(tmp_path, ending=ending, iterations=50) == (

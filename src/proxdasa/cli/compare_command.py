@@ -38,8 +38,8 @@ def compare(
 ) -> None:
     """Compare finished runs at an equal budget: one figure and one table, ready for a paper.
 
-    The colour is the method. In the table the best is bold, and so is what a paired t-test over the shared seeds cannot
-    tell from it; a run with a diverged trial has lost.
+    The colour is the method. In the table the best is bold, and so is what a paired test over the shared seeds does not
+    find worse; the caption names the test. A run with a diverged trial has lost.
     """
     with input_errors():
         found, missing = find_results(folders)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proxdasa.reports.axis_quantities import quantity, spent
-from proxdasa.reports.comparison import LEVEL, Comparison
+from proxdasa.reports.comparison import Comparison
 from proxdasa.reports.ranking import quantity_of
 from proxdasa.reports.table_files import Cell, Sheet
 
@@ -37,8 +37,7 @@ class BudgetSummary:
             for row, cells in zip(rows, sheet.rows, strict=True):
                 row.append(cells[place])
         notes = [
-            f"Mean of the {quantity(self.measure).name} over trials ± half the width of its 95% interval. Bold: the "
-            f"best, and what a paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g}).",
+            f"{quantity(self.measure).name}: {self.comparisons[0].statistics}",
             *dict.fromkeys(note for sheet in sheets for note in sheet.notes),
         ]
         return Sheet(columns, rows, notes, frozenset(bold), short=True)

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.special import stdtr
 
 from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, spent, value
 from proxdasa.reports.curves import Run, distinctions, spread
 from proxdasa.reports.loading import Recorded, as_runs, brief, distinguishing, flatten
+from proxdasa.reports.paired_tests import LEVEL, PairedTest, Verdict, choose_test, judge
 from proxdasa.reports.ranking import RANKED, alike, hindrance, quantity_of
-from proxdasa.reports.run_endings import divergences
+from proxdasa.reports.run_endings import divergences, loss_of
 from proxdasa.reports.table_files import Cell, Sheet
 
 BETTER = RANKED | {"stationarity": 1, "certificate": 1, "consensus": 1, "test_loss": 1, "lowest_accuracy": -1}
 """1 if less of a measure is better, -1 if more is; others are shown and not ranked."""
-LEVEL = 0.05
-"""Differences whose p-value is at least this are ties."""
 LOST = "every setting diverged"
 EARLY = 0.05
 """A note names runs whose last observation is this share of the budget before it."""
@@ -103,7 +101,7 @@ class Comparison:
         | D-PSGD | gamma = 0.01 | 1 | -0.5525 |
         | D-PSGD | gamma = 0.5 | 1 | **-1** |
         <BLANKLINE>
-        After 40 gradients of an agent; one trial, so there is no interval and no test.
+        After 40 gradients of an agent: one trial, so there is no interval and no test.
     """
 
     runs: Sequence[Run]
@@ -137,18 +135,22 @@ class Comparison:
         """What tells runs of a method apart in the table."""
         return self.groups if self.by else distinctions(self.runs)
 
+    @property
+    def _names(self) -> list[str]:
+        return [", ".join(filter(None, (run.title, more))) for run, more in zip(self.runs, self._others, strict=True)]
+
     def sheet(self) -> Sheet:
         """The table: each measure at the budget, mean over trials ± half the width of its 95% interval.
 
-        The best of each group is bold, and so is what a paired t-test over the trials of the same seed cannot tell from
-        it. A run of which a trial diverged has lost.
+        The best mean of each group is bold, and so is what a paired test over the trials of the same seed does not find
+        worse (`paired_tests`). A run of which a trial diverged has lost.
         """
         others = self._others
         titles = [*(run.title for run in self.runs), *(title for title, _ in self.lost)]
         columns: dict[str, tuple[str, Sequence[Cell]]] = {"method": ("method", titles)}
         if any(others):
             columns["run"] = self.by or "run", [*others, *(group for _, group in self.lost)]
-        columns["trials"] = "trials", [*(len(run.began) or run.trials for run in self.runs), *[0] * len(self.lost)]
+        columns["trials"] = "trials", [*map(_trials, self.runs), *[0] * len(self.lost)]
         bold: set[tuple[int, int]] = set()
         notes = self._early_ends()
         for measure in self.measures:
@@ -171,12 +173,11 @@ class Comparison:
     def _early_ends(self) -> list[str]:
         """Which runs have values from well before the budget, and did not stop because they were done."""
         found = []
-        for run, other in zip(self.runs, self._others, strict=True):
+        for run, name in zip(self.runs, self._names, strict=True):
             within = self.budget * (1 + 1e-9)
             ends = {row["trial"]: value(row, self.axis) for row in run.rows if value(row, self.axis) <= within}
             last = min(ends.values(), default=self.budget)
             if not _done(run) and not divergences(run) and last < (1 - EARLY) * self.budget:
-                name = ", ".join(filter(None, (run.title, other)))
                 found.append(f"{name}: its last observation within the budget was after {spent(last, self.axis)}.")
         return found
 
@@ -193,26 +194,54 @@ class Comparison:
 
     def _best(self, measure: str, ends: Sequence[Mapping[int, float]]) -> list[int]:
         """The rows with the best mean of each group, and those that are tied with it."""
-        groups, best = self.groups, []
+        found = self._verdicts(measure, ends)
+        return [*found, *(i for tested in found.values() for i, verdict in tested.items() if not verdict.worse)]
+
+    def _verdicts(self, measure: str, ends: Sequence[Mapping[int, float]]) -> dict[int, dict[int, Verdict]]:
+        """For the best row of each group the tests of others against it; those without pairs of trials have none."""
+        groups, found = self.groups, {}
         for group in dict.fromkeys(groups):
             members = [i for i, own in enumerate(groups) if own == group]
             rivals = [i for i in members if not _lost(self.runs[i], ends[i])] if self._rivalry(group) else []
-            means = {i: BETTER[measure] * float(np.mean(list(ends[i].values()))) for i in rivals}
-            if means:
-                first = min(means, key=lambda i: means[i])
-                best += [first, *(i for i in rivals if i != first and self._tied(first, i, ends))]
-        return best
+            if rivals:
+                first = min(rivals, key=lambda i: BETTER[measure] * float(np.mean(list(ends[i].values()))))
+                pairs = {i: self._pairs(first, i, ends) for i in rivals if i != first}
+                tested = {i: [BETTER[measure] * d for d in own] for i, own in pairs.items() if len(own) > 1}
+                found[first] = dict(zip(tested, judge(self._test, list(tested.values())), strict=True))
+        return found
 
     def _rivalry(self, group: str) -> bool:
         """Whether a group has more than one run, so that one of them can be the best."""
         return self.groups.count(group) + [own for _, own in self.lost].count(group) > 1
 
-    def _tied(self, first: int, other: int, ends: Sequence[Mapping[int, float]]) -> bool:
-        """Whether the paired test finds no difference; without pairs of trials there is none to find, nor a tie."""
+    def _pairs(self, first: int, other: int, ends: Sequence[Mapping[int, float]]) -> list[float]:
+        """The differences of a run from the best one in the trials of the same seed."""
         if self.runs[first].config.get("seed") != self.runs[other].config.get("seed"):
-            return False
-        shared = sorted(ends[first].keys() & ends[other].keys())
-        return len(shared) > 1 and paired_p([ends[first][t] for t in shared], [ends[other][t] for t in shared]) >= LEVEL
+            return []
+        return [ends[other][t] - ends[first][t] for t in sorted(ends[first].keys() & ends[other].keys())]
+
+    @property
+    def _test(self) -> PairedTest:
+        """One test for the whole table, so that its caption can name it."""
+        groups = self.groups
+        trials = min((number for run in self.runs if (number := _trials(run)) > 1), default=1)
+        return choose_test(trials, max(map(groups.count, groups)) - 1)
+
+    def tests(self) -> Sheet:
+        """The tests behind the bold cells: each run against the best of its group, by each measure that ranks them.
+
+        ``p`` is two-sided, and ``corrected`` is p after Holm's correction for the tests of the group.
+        """
+        columns = ("measure", "method", "run", "best", "trials", "worse_in", "p", "corrected", "test")
+        rows, others, named, test = list[list[Cell]](), self._others, self._names, self._test.name
+        for measure in (name for name in self.measures if not self._hindrance(name)):
+            found = self._verdicts(measure, [self.at_budget(run, measure) for run in self.runs])
+            rows += [
+                [measure, self.runs[i].title, others[i], named[first], *verdict[:-1], test]
+                for first, tested in found.items()
+                for i, verdict in tested.items()
+            ]
+        return Sheet({name: name.replace("_", " ") for name in columns}, rows)
 
     def _hindrance(self, measure: str) -> str:
         if measure not in BETTER:
@@ -223,16 +252,22 @@ class Comparison:
 
     def _caption(self) -> str:
         """What the numbers are, for the caption of a table."""
-        after = f"After {spent(self.budget, self.axis)}"
-        trials = {len(run.began) or run.trials for run in self.runs}
+        return f"After {spent(self.budget, self.axis)}: {self.statistics}"
+
+    @property
+    def statistics(self) -> str:
+        """What is a mean over how many trials, and by which test what is bold."""
+        trials = {_trials(run) for run in self.runs}
         if trials == {1}:
-            return f"{after}; one trial, so there is no interval and no test."
+            return "one trial, so there is no interval and no test."
         number = f"{min(trials)}" if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
-        means = f"{after}: means over {number} trials ± half the width of their 95% intervals."
+        means = f"means over {number} trials ± half the width of their 95% intervals."
         if not any(map(self._rivalry, self.groups)):
             return means
-        test = f"what a paired t-test over the shared seeds does not tell from it (p ≥ {LEVEL:g})"
-        return f"{means} Bold: the best, and {test}."
+        if len({run.config.get("seed") for run in self.runs}) == len(self.runs) > 1:
+            return f"{means} Bold: the best; runs of different seeds are not tested."
+        test = f"what {self._test.name} over the shared seeds does not find worse"
+        return f"{means} Bold: the best, and {test} (p ≥ {LEVEL:g} after Holm's correction)."
 
     def draw(self, path: str | Path, width: str = "page") -> Path:
         """Draw a panel for each measure against the axis: the colour is the method, the dash what `by` names."""
@@ -249,14 +284,19 @@ class Comparison:
         width: str = "page",
         name: str = "comparison",
     ) -> list[Path]:
-        """Write the figure, as PNG or PDF, and the table, as Markdown, CSV and LaTeX, to a folder."""
-        stem, sheet = Path(folder) / name, self.sheet()
+        """Write the figure, as PNG or PDF, the table, as Markdown, CSV and LaTeX, and its tests to a folder."""
+        stem, sheet, tests = Path(folder) / name, self.sheet(), self.tests()
         return [
             self.draw(stem.with_suffix(".pdf" if pdf else ".png"), width),
             sheet.write_markdown(stem.with_suffix(".md")),
             sheet.write_csv(stem.with_suffix(".csv")),
             *([sheet.write_latex(stem.with_suffix(".tex"))] if latex else []),
+            *([tests.write_csv(stem.with_name(f"{name}-tests.csv"))] if tests.rows else []),
         ]
+
+
+def _trials(run: Run) -> int:
+    return len(run.began) or run.trials
 
 
 def _lost(run: Run, ends: Mapping[int, float]) -> bool:
@@ -264,17 +304,7 @@ def _lost(run: Run, ends: Mapping[int, float]) -> bool:
 
 
 def _cell(run: Run, ends: Mapping[int, float]) -> Cell:
-    lost = divergences(run)
-    return f"{len(lost)} of {len(run.began)} diverged" if lost else spread(list(ends.values()))
-
-
-def paired_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """The two-sided p-value of Student's paired t-test: t = √T mean(d)/s(d) for the differences d of T pairs."""
-    d = np.subtract(first, second)
-    mean, error = float(d.mean()), float(d.std(ddof=1)) / len(d) ** 0.5
-    if error == 0:
-        return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(len(d) - 1, -abs(mean / error)))
+    return loss_of(run) or spread(list(ends.values()))
 
 
 def _groups(runs: Sequence[Run], by: str) -> list[str]:

@@ -239,11 +239,14 @@ def _duration(seconds: float) -> str:
 
 
 def _ends(runs: Sequence[Run], labels: Sequence[str]) -> list[Plain]:
-    """The best run by each final measure, or why the runs cannot be ranked by it; of a single run, its final values."""
+    """The best run by each final measure, or why the runs cannot be ranked by it; of a single run, its final values.
+
+    A run of which a trial diverged is not the best, whatever the other trials have.
+    """
     ends = []
     for measure, sign in RANKED.items() if len(runs) > 1 else {**RANKED, "stationarity": 1}.items():
         means = [(sign * run.final(measure).mean, i) for i, run in enumerate(runs)]
-        known = [(mean, i) for mean, i in means if math.isfinite(mean)]
+        known = [(mean, i) for mean, i in means if math.isfinite(mean) and (len(runs) == 1 or not divergences(runs[i]))]
         rank = ("lowest " if sign > 0 else "highest ") if len(runs) > 1 else ""
         what = f"{rank}final {quantity_of(measure, runs).name}"
         if known and (why := hindrance(measure, runs)):

@@ -32,8 +32,14 @@ def differences(run: Run) -> list[str]:
 
 def divergences(run: Run) -> dict[int, Mapping[str, int]]:
     """The trials that diverged, and where."""
-    found: Mapping[str, Mapping[str, int]] = run.config["ending"]["diverged"]
+    found: Mapping[str, Mapping[str, int]] = run.config["ending"]["diverged"] if run.began else {}
     return {int(trial): where for trial, where in found.items() if int(trial) in run.began}
+
+
+def loss_of(run: Run) -> str:
+    """How many trials diverged, in the place of a result; empty if none did."""
+    lost = divergences(run)
+    return f"{len(lost)} of {len(run.began)} diverged" if lost else ""
 
 
 def times(run: Run) -> dict[str, float]:

@@ -16,7 +16,7 @@ import numpy as np
 from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Run, distinctions, names
 from proxdasa.reports.ranking import alike, own_gamma, quantity_of, stationarity_of
-from proxdasa.reports.run_endings import divergences
+from proxdasa.reports.run_endings import divergences, loss_of
 from proxdasa.reports.table_files import INTERVALS, Cell, Sheet
 from proxdasa.runs.records import Row
 
@@ -52,6 +52,8 @@ class Line:
     objective: float
     lost: Sequence[str] = ()
     """Measures that have no value at the end because the run diverged."""
+    diverged: str = ""
+    """How many trials diverged, if there are other runs: then means over the others would flatter this one."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Table:
         for measure in (self.stationarity, "consensus", "loss"):
             number, half = getattr(line, measure), getattr(line, f"{measure}_half_width", math.nan)
             missing = "diverged" if measure in line.lost else "not recorded"
-            shown.append(missing if math.isnan(number) else f"{number:.3g}" + (f" ± {half:.2g}" if half > 0 else ""))
+            recorded = line.diverged or f"{number:.3g}" + (f" ± {half:.2g}" if half > 0 else "")
+            shown.append(missing if math.isnan(number) else recorded)
         return [line.method, line.run, reached, *shown]
 
 
@@ -152,6 +155,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             run.final("loss").mean,
             run.final("objective").mean,
             [measure for measure in ENDS if _lost(run, measure)],
+            loss_of(run) if len(runs) > 1 else "",
         )
         for run in runs
     ]
@@ -214,7 +218,7 @@ def write_csv(table: Table, path: Path) -> Path:
         >>> reports.write_csv(table, Path("table.csv")).read_text().splitlines()[0][:23]
         'method,run,agents,gamma'
     """
-    fields = [name for name in Line.__dataclass_fields__ if name != "lost"]
+    fields = [name for name in Line.__dataclass_fields__ if name not in ("lost", "diverged")]
     rows = [[getattr(line, name) for name in fields] for line in table.lines]
     return Sheet(dict.fromkeys(fields, ""), rows).write_csv(path)
 
