@@ -3,7 +3,9 @@
 import csv
 import dataclasses
 import json
+import os
 import re
+import signal
 import tomllib
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, data, networks, problems, regularizers, reports, schedules
+from proxdasa import cli, data, disk, networks, problems, regularizers, reports, schedules
 from proxdasa.configs import read_study
 from proxdasa.contracts import Facts
 from proxdasa.experiments import affordable, plan_searches
@@ -20,6 +22,7 @@ from proxdasa.problems import models
 from proxdasa.reports import tuning_results
 from proxdasa.reports.axis_quantities import value
 from proxdasa.runs.setup import Setup
+from tests.forks import FORKS
 
 STUDY = """
 gradients = 60
@@ -237,6 +240,34 @@ def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypa
         path.unlink()
     assert call(SMALL).exit_code == 0
     assert tables(tmp_path / "out") == whole
+
+
+def _study_until_killed(folder, at):
+    """The study of a process that is killed while it writes such a file; for another process."""
+    os.chdir(folder)
+    tuning_results.draw_search = lambda _tried, _measure, path: path
+    reports.Comparison.draw = lambda _comparison, path, _width: path
+    beside = disk.beside
+
+    def beside_or_die(path, data):
+        if path.match(at):
+            beside(path, data[: len(data) // 2]).__enter__()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return beside(path, data)
+
+    disk.beside = beside_or_die
+    os._exit(CliRunner().invoke(cli.app, ["study", "study.toml", "-o", "out", "--jobs", "1"]).exit_code)
+
+
+def test_a_study_that_is_killed_while_it_writes_ends_with_the_same_page(call, tmp_path):
+    assert call(SMALL, "whole").exit_code == 0
+    for at in ("tuning/DeepStormV2-*/*/records.jsonl", "runs/DeepStormV2-*/config.json", "comparison-rounds.csv", "-"):
+        process = FORKS.Process(target=_study_until_killed, args=(tmp_path, at))
+        process.start()
+        process.join(120)
+        assert process.exitcode == (0 if at == "-" else -signal.SIGKILL), at
+    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
+    assert page(tmp_path / "out") == page(tmp_path / "whole")
 
 
 def test_another_study_does_not_mix_with_an_earlier_one(call, tmp_path):
