@@ -16,7 +16,7 @@ from scipy.stats import PermutationMethod, rankdata, ttest_rel, wilcoxon
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, networks, problems
+from proxdasa import cli, networks, problems, reports
 from proxdasa.reports.axis_quantities import spent, value
 from proxdasa.reports.paired_tests import SIGNED_RANK, STUDENT, choose_test, holm, judge, signed_rank, student
 from tests.results import save
@@ -76,6 +76,7 @@ def test_what_a_paired_test_cannot_tell_apart_is_bold_too(tmp_path):
     other = folder(tmp_path / "d", "tied", [[9.0] * 4, [1.3, 1.8, 3.4, 3.9]], seed=1)
     _, bold = cells(proxdasa.compare([best, other], ["loss"]))
     assert bold == {("best", "loss")}, "trials of another seed are no pairs"
+    assert proxdasa.compare([best, other], ["loss"]).statistics.endswith("runs of different seeds are not tested.")
 
 
 def test_a_trial_that_went_astray_does_not_make_a_tie(tmp_path):
@@ -88,6 +89,14 @@ def test_a_trial_that_went_astray_does_not_make_a_tie(tmp_path):
     assert bold == {("best", "loss")}
     assert "what Wilcoxon's signed-rank test over the shared seeds does not find worse" in comparison.sheet().caption
     assert ttest_rel(ends, [end + 0.1 + 50 * (end == 1.03) for end in ends]).pvalue > 0.3
+
+
+def test_one_trial_has_no_test_in_a_summary_either(tmp_path):
+    runs = [folder(tmp_path / title, title, [[9.0], [end]]) for title, end in (("A", 1.0), ("B", 2.0))]
+    summary = reports.BudgetSummary(
+        [proxdasa.compare(runs, ["loss"], axis) for axis in ("gradients", "rounds")], "loss"
+    )
+    assert summary.sheet().notes == ["loss: one trial, so there is no interval and no test."]
 
 
 def test_what_is_better_in_most_trials_stays_bold(tmp_path):
