@@ -89,7 +89,9 @@ class View:
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
-        return self.engine.mean((x - mean).square().sum(-1, keepdim=True)).flatten()
+        # Agent by agent, because differences of all take as much memory as x.
+        squares = [(row - mean).square_().sum(-1) for row in torch.split(x, 1, dim=-2)]
+        return self.engine.mean(torch.stack(squares, dim=-2)).flatten()
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class DenseProduct:
     def __call__(self, x: Tensor) -> Tensor:
         """Each row becomes the weighted sum of all rows."""
         matrix = self._matrix.to(x.device)
-        return torch.bmm(matrix.expand(len(x), -1, -1), x)  # has less overhead than a broadcasting matmul
+        return torch.bmm(matrix.expand(x.shape[0], -1, -1), x)  # has less overhead than a broadcasting matmul
 
 
 class SparseProduct:

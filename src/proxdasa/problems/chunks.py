@@ -15,12 +15,16 @@ CHUNK = 2**21
 """Values that the widest layer of all networks holds at a time: few enough for the cache, enough for fast products."""
 
 
+PARAMETERS = 2**22
+"""Parameters whose gradients are computed at a time: they are held once more before they are put into rows."""
+
+
 def chunk_size(copies: Copies, others: int) -> int:
     """How many examples fit into a chunk for each of ``others`` networks, or the other way round."""
     return max(1, CHUNK // (others * copies.fit.width))
 
 
-def sample_passes(
+def sample_pass(
     copies: Copies,
     x: Tensor,
     r: Tensor | None,
@@ -29,19 +33,23 @@ def sample_passes(
     inputs: Tensor,
     targets: Tensor,
     weights: Tensor | None,
-) -> list[Pass]:
+) -> Pass:
     """The copies x ``[trials, n, d]`` and r ``[trials, n, s]`` on samples ``[trials, n, batch]`` of the examples.
 
-    As many copies at a time as fit into a chunk. ``weights`` ``[n, batch]`` are those of the examples, if not equal.
+    As many copies at a time as fit into a chunk, and few if they are large. ``weights`` ``[n, batch]`` are those of the
+    examples, if not equal.
     """
-    rows, size = x.reshape(-1, x.shape[-1]), chunk_size(copies, samples.shape[-1])
-    shares = None if weights is None else weights.repeat(len(rows) // len(weights), 1)
+    rows = x.reshape(-1, x.shape[-1])
+    count = rows.shape[0]  # len() of a tensor takes longer
+    size = min(chunk_size(copies, samples.shape[-1]), max(1, PARAMETERS // x.shape[-1]))
+    shares = None if weights is None else weights.repeat(count // len(weights), 1)
 
     def some(stack: Tensor | None, first: int) -> Tensor | None:
-        return None if stack is None else stack.reshape(len(rows), -1)[first : first + size]
+        return None if stack is None else stack.reshape(count, -1)[first : first + size]
 
+    grads = torch.empty_like(rows) if count > size else None
     passes = []
-    for first in range(0, len(rows), size):
+    for first in range(0, count, size):
         own, share = some(samples, first), some(shares, first)
         passes.append(
             copies.losses_and_grads(
@@ -51,9 +59,14 @@ def sample_passes(
                 samples.shape[-1] if share is None else share,
                 some(seeds, first),
                 some(r, first),
+                some(grads, first),
             )
         )
-    return passes
+    if grads is None:
+        return passes[0]
+    statistics = [each.statistics for each in passes if each.statistics is not None]
+    losses = torch.cat([each.losses for each in passes])
+    return Pass(losses, grads, torch.cat(statistics) if statistics else None)
 
 
 def evaluate_parts(

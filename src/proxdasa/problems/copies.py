@@ -108,12 +108,14 @@ class Copies:
         weight: Tensor | int,
         seeds: Tensor | None = None,
         r: Tensor | None = None,
+        into: Tensor | None = None,
     ) -> Pass:
         """Weighted (or, for a number, mean) loss of each row on its own examples ``[rows, batch, ...]``, and gradients.
 
-        Weights are ``[batch]``, the same for all rows, or ``[rows, batch]``.
+        Weights are ``[batch]``, the same for all rows, or ``[rows, batch]``. Gradients are written ``into`` a tensor
+        like x, or into a new one.
         """
-        made = self._losses_and_grads(x, inputs, targets, weight, seeds, r)
+        made = self._losses_and_grads(x, inputs, targets, weight, seeds, r, into)
         if self._constants:
             self._check_constants()
         return made
@@ -126,6 +128,7 @@ class Copies:
         weight: Tensor | int,
         seeds: Tensor | None,
         r: Tensor | None,
+        into: Tensor | None,
     ) -> Pass:
         """The same. Parameters are separate leaves over views of the rows: no gradient passes through slices of x."""
         with torch.enable_grad():
@@ -137,11 +140,12 @@ class Copies:
                 losses = each @ weight if weight.ndim == 1 else (each * weight).sum(1)
             # A row's loss depends on its own parameters alone, so the gradient of the sum has those of all rows.
             grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
-        return Pass(
-            losses.detach(),
-            torch.cat([part.flatten(1) for part in grads], dim=1),
-            self.running.rows(statistics, x.dtype) if self.running else None,
-        )
+        if into is None:
+            into = torch.cat([part.flatten(1) for part in grads], dim=1)
+        else:
+            for place, part in zip(self._parameters(into).values(), grads, strict=True):
+                place.copy_(part)
+        return Pass(losses.detach(), into, self.running.rows(statistics, x.dtype) if self.running else None)
 
     def losses(self, x: Tensor, inputs: Tensor, targets: Tensor, r: Tensor | None = None) -> Tensor:
         """The losses ``[rows, batch]`` of examples ``[rows, batch, ...]``."""

@@ -34,7 +34,7 @@ def is_chain(module: nn.Module) -> bool:
 
 def chain_forward(chain: nn.Sequential, frozen: Parameters) -> Forward:
     """The forward pass of stacked copies of a chain; ``frozen`` parameters ``[*shape]`` are shared by all of them."""
-    return lambda parameters, x: _run_chain(chain, {**_expand(frozen, len(x)), **parameters}, x)
+    return lambda parameters, x: _run_chain(chain, {**_expand(frozen, x.shape[0]), **parameters}, x)
 
 
 def batch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +106,7 @@ def _expand(parameters: Parameters, rows: int) -> dict[str, Tensor]:
 
 
 def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tensor:
-    rows, folded = len(x), False
+    rows, folded = x.shape[0], False
     for index, layer in enumerate(chain):
         weight, bias = parameters.get(f"{index}.weight"), parameters.get(f"{index}.bias")
         # Each change of layout copies all activations, so copies stay folded from the first convolution to the next

@@ -24,7 +24,7 @@ from proxdasa.modules import (
     take_solution,
     trained_shapes,
 )
-from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_passes, scores_of
+from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_pass, scores_of
 from proxdasa.problems.copies import Copies, Pass, Path
 from proxdasa.problems.fitting import two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
@@ -227,14 +227,13 @@ class Supervised(Measured):
 
     def grad(self, x: Tensor, sample: Tensor, buffers: Tensor | None = None) -> Tensor:
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
-        grads = [some.grads for some in self._passes(x, self._check_buffers(buffers), sample)]
-        return (torch.cat(grads) if len(grads) > 1 else grads[0]).view(x.shape)
+        return self._pass(x, self._check_buffers(buffers), sample).grads.view(x.shape)
 
     def grad_and_buffers(self, x: Tensor, buffers: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and the running statistics ``[trials, n, s]`` after the forward pass."""
-        passes = self._passes(x, self._check_buffers(buffers), sample)
-        statistics = [some.statistics for some in passes if some.statistics is not None]
-        return torch.cat([some.grads for some in passes]).view(x.shape), torch.cat(statistics).view(buffers.shape)
+        made = self._pass(x, self._check_buffers(buffers), sample)
+        assert made.statistics is not None
+        return made.grads.view(x.shape), made.statistics.view(buffers.shape)
 
     def evaluate(self, x: Tensor, buffers: Tensor | None = None) -> Evaluation:
         """Each agent's own loss and gradient, or their means over agents at a shared point ``[trials, 1, d]``.
@@ -261,10 +260,10 @@ class Supervised(Measured):
         vars(part).update(kept | changes, _module=self._module, _training=training, _evaluating=evaluating)
         return part
 
-    def _passes(self, x: Tensor, r: Tensor | None, sample: Tensor) -> list[Pass]:
+    def _pass(self, x: Tensor, r: Tensor | None, sample: Tensor) -> Pass:
         """The copies x and r on their samples, as many at a time as fit the cache."""
         own, seeds = (sample[..., :-1], sample[..., -1:]) if self._random else (sample, None)
-        return sample_passes(self._training, x, r, own, seeds, self._x, self._y, self._batches.weights)
+        return sample_pass(self._training, x, r, own, seeds, self._x, self._y, self._batches.weights)
 
     def _check_buffers(self, buffers: Tensor | None) -> Tensor | None:
         return check_statistics(self._training.running, buffers)
