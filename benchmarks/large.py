@@ -37,12 +37,12 @@ generator = torch.Generator().manual_seed(0)
 x, y = torch.randn(64, 1_000, generator=generator), torch.randint(0, outputs, (64,), generator=generator)
 model = lambda *_: torch.nn.Sequential(torch.nn.Linear(1_000, outputs))
 problem = problems.Supervised(model, data.from_tensors(x, y), agents=8, batch_size=1)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 method = proxdasa.ProxDASA(gamma=1e-3, alpha=0.1)
 result = proxdasa.run(method, problem, networks.ring(8), regularizer=regularizers.L1(1e-5), iterations=4, compile=False)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
 state = sum(rows.nbytes for rows in result.state.values())
-print(json.dumps([state / 2**20, (peak - before) / 2**10, result.records[-1]["seconds"]]))
+print(json.dumps([state / 2**20, (peak - before) / 2**20, result.records[-1]["seconds"]]))
 """
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from proxdasa.contracts import Regularizer
+from proxdasa.contracts import Regularizer, is_separable
 from proxdasa.regularizers import (
     ALL,
     L1,
@@ -447,6 +447,12 @@ def test_annotations_can_be_read(cls: type) -> None:
     fields = {field.name for field in dataclasses.fields(cls)}
     assert set(typing.get_type_hints(cls)) == fields
     assert cls.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if is_separable(case.psi)], ids=lambda case: case.name)
+def test_what_claims_to_be_separable_takes_each_coordinate_by_itself(case):
+    x = torch.randn(2, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(case.psi.prox(x, 0.7)[:, ::2], case.psi.prox(x[:, ::2], 0.7))
 
 
 def test_annotations_name_what_a_config_reader_builds() -> None:

@@ -408,21 +408,25 @@ def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
 
 
 def test_every_law_has_been_seen_to_fail():
-    seen = {name for _, broken in BROKEN for name in broken} | {"averaging", "late"}  # which have tests of their own
+    seen = {name for _, broken in BROKEN for name in broken} | {
+        "averaging",
+        "late",
+        "slices",
+    }  # which have tests of their own
     assert seen == {law.name for law in (*laws.FOUNDATIONS, *laws.LAWS)}
 
 
 def test_a_sound_method_keeps_all_laws():
     report = check_algorithm(Sound(), tracks={"y": "g"})
-    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS) - 2
-    assert set(report.left_out) == {"averaging", "late"}
+    assert len(report.checked) == len(laws.FOUNDATIONS) + len(laws.LAWS) - 3
+    assert set(report.left_out) == {"averaging", "late", "slices"}
     assert str(report).startswith(f"Sound keeps {len(report.checked)} laws: contract, shapes, ")
 
 
 def test_a_sound_method_with_local_steps_keeps_all_laws(monkeypatch):
     monkeypatch.setattr(laws_of_results, "LONG", 200)
     report = check_algorithm(LocalSteps(), tracks={"y": "g"})
-    assert set(report.left_out) == {"averaging", "late"}
+    assert set(report.left_out) == {"averaging", "late", "slices"}
 
 
 class HearsNothing(LocalSteps):
@@ -447,7 +451,7 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
         facts = Sound.facts._replace(composite=False, tracking=None, keeps_errors=True)
 
     report = check_algorithm(Plain())
-    assert set(report.left_out) == {"tracking", "pausing", "averaging", "sparsity"}
+    assert set(report.left_out) == {"tracking", "pausing", "averaging", "slices", "sparsity"}
     assert "left out: sparsity (it declares that it handles only Ψ = 0)" in str(report)
     assert set(report.checked).isdisjoint(report.left_out)
 
@@ -460,6 +464,21 @@ def test_what_a_method_says_of_late_messages_must_be_true(method, keeps):
     with pytest.raises(LawError, match=rf"facts\s+have\s+keeps_errors={keeps}") as caught:
         check_algorithm(Claims(method.gamma))
     assert set(caught.value.laws) == {"late"}
+
+
+def test_a_claim_to_take_each_coordinate_by_itself_must_be_true():
+    class Claims(Sound):
+        facts = Sound.facts._replace(coordinatewise=True)
+
+    class Normalised(Claims):
+        def step(self, agents, k, state):
+            new = super().step(agents, k, state)
+            return new._replace(x=new.x * (1 + 1e-3 * new.x.norm(dim=-1, keepdim=True)))
+
+    assert "slices" in check_algorithm(Claims(), tracks={"y": "g"}).checked
+    with pytest.raises(LawError) as caught:
+        check_algorithm(Normalised(), tracks={"y": "g"})
+    assert "slices" in caught.value.laws
 
 
 def test_a_bound_on_eigenvalues_is_respected(monkeypatch):

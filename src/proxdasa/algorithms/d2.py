@@ -31,7 +31,14 @@ class D2(ProximalStep):
     """
 
     facts: ClassVar[Facts] = Facts(
-        "D²", vectors=1, gradients=1, composite=False, eigenvalues_above=-1 / 3, step="gamma", keeps_errors=True
+        "D²",
+        vectors=1,
+        gradients=1,
+        composite=False,
+        eigenvalues_above=-1 / 3,
+        step="gamma",
+        keeps_errors=True,
+        coordinatewise=True,
     )
 
     class State(NamedTuple):

@@ -33,7 +33,9 @@ class DProxSGT(ProximalStep):
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("DProxSGT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"))
+    facts: ClassVar[Facts] = Facts(
+        "DProxSGT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"), coordinatewise=True
+    )
 
     class State(NamedTuple):
         """Iterate x, tracker y and last sample gradient g."""

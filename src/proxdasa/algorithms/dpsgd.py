@@ -29,7 +29,7 @@ class DPSGD(ProximalStep):
         True
     """
 
-    facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1, step="gamma")
+    facts: ClassVar[Facts] = Facts("D-PSGD", vectors=1, gradients=1, step="gamma", coordinatewise=True)
 
     class State(NamedTuple):
         """Iterate x."""

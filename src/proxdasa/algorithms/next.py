@@ -31,7 +31,9 @@ class NEXT(ProximalStep):
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("NEXT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"))
+    facts: ClassVar[Facts] = Facts(
+        "NEXT", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "g"), coordinatewise=True
+    )
 
     alpha: Alpha
 

@@ -30,7 +30,9 @@ class PGExtra(ProximalStep):
         tensor([2., 1.])
     """
 
-    facts: ClassVar[Facts] = Facts("PG-EXTRA", vectors=1, gradients=1, step="gamma", keeps_errors=True)
+    facts: ClassVar[Facts] = Facts(
+        "PG-EXTRA", vectors=1, gradients=1, step="gamma", keeps_errors=True, coordinatewise=True
+    )
 
     class State(NamedTuple):
         """Iterate x and point h before the proximal step; last step's iterate, its mix, and gradient."""

@@ -34,7 +34,9 @@ class ProxDASA(ProximalStep):
         ['x', 'z']
     """
 
-    facts: ClassVar[Facts] = Facts("Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"), step="gamma")
+    facts: ClassVar[Facts] = Facts(
+        "Prox-DASA", vectors=2, gradients=1, averaging=Averaging("z", "alpha"), step="gamma", coordinatewise=True
+    )
 
     alpha: Alpha = HORIZON
 

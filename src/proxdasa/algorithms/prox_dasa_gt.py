@@ -44,6 +44,7 @@ class ProxDASAGT(ProximalStep):
         averaging=Averaging("z", "alpha"),
         step="gamma",
         tracking=Tracking("u", "v"),
+        coordinatewise=True,
     )
 
     alpha: Alpha = HORIZON

@@ -34,7 +34,7 @@ class SPPDM:
         tensor([[1., 1.]])
     """
 
-    facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1, mixes=False, keeps_errors=True)
+    facts: ClassVar[Facts] = Facts("SPPDM", vectors=1, gradients=1, mixes=False, keeps_errors=True, coordinatewise=True)
 
     gamma: Number
     c: Number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
 
 from torch import Tensor
 
@@ -75,6 +75,33 @@ class Block(Protocol):
 
     def __call__(self, k: int, state: Any) -> Any:
         """The state after iterations k, …, k + size − 1, whose costs are counted."""
+
+
+class Question(NamedTuple):
+    """A gradient that a step asks for: at which point, of which kind, and at which sample."""
+
+    x: Tensor
+    verb: str
+    names: tuple[int, ...]
+
+
+class Sliced(Agents, Protocol):
+    """The verbs of all agents for a slice of coordinates, with a gradient that is computed beforehand."""
+
+    width: int
+    """How many coordinates a slice has."""
+
+    def questions(self, step: Callable[[], object]) -> list[Question]:
+        """The gradients that a step asks for; zeros stand in for the answers, and nothing is counted."""
+
+    def answer(self, question: Question, x: Tensor) -> Tensor:
+        """The gradients of all agents at x, for a question that was asked at a slice of it."""
+
+    def count(self, x: Tensor, step: Callable[[], object]) -> None:
+        """Count the messages of a step, as those of a variable x."""
+
+    def with_answer(self, answer: Tensor | None) -> Agents:
+        """The agents of a slice whose gradient is known, if there is one."""
 
 
 class NotCompilableError(Exception):
@@ -188,6 +215,9 @@ class Host(Protocol):
 
         ``state`` is one of the method, which stays as it is, and ``first`` the number of the run's first iteration.
         """
+
+    def sliced(self, algorithm: Any) -> Sliced | None:
+        """The agents as steps of a large state in slices need them; None if the method's steps are taken whole."""
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour, bytes.

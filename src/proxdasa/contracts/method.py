@@ -91,6 +91,11 @@ class Facts(NamedTuple):
     the mean over agents of what they receive, such as late messages make, then stays for ever. The law "late" of
     `proxdasa.testing` checks the claim."""
 
+    coordinatewise: bool = False
+    """Whether a step takes each coordinate by itself, apart from gradients, proximal steps and mixing. Steps of a large
+    state are then taken in slices, unless a class inherits this claim from another one. The law "slices" of
+    `proxdasa.testing` checks it."""
+
     def interval(self, algorithm: Algorithm) -> int:
         """The number of iterations from one in which the method sends to the next."""
         interval: int = 1 if self.sends_every is None else getattr(algorithm, self.sends_every)

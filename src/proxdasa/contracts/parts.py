@@ -53,6 +53,14 @@ class Regularizer(Protocol):
         """argmin_y ‖y − x‖²/(2γ) + Ψ(y), for a number γ > 0 or a tensor that broadcasts against x with last axis 1."""
 
 
+def is_separable(regularizer: Regularizer) -> bool:
+    """Whether Ψ(x) = Σ_j ψ(x_j) with one ψ for all coordinates, as an attribute ``separable`` may say.
+
+    The proximal step of some coordinates is then that of all, as far as it goes.
+    """
+    return bool(getattr(regularizer, "separable", False))
+
+
 class Solved(Protocol):
     """The result of a run, as far as a problem needs it."""
 

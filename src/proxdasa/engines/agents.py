@@ -44,7 +44,7 @@ class LocalAgents(ABC):
         self._rounds = task.mixing.rounds_for(task.network.rho)
         self.extra_rows: dict[str, Tensor] = {}
         self._assign(task)
-        self._rests = False  # whether this iteration sends nothing
+        self.rests = False  # whether this iteration sends nothing
         self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
         fair = not task.conditions and not task.network.rounds
         names = task.trials, task.seed, task.periods
@@ -115,7 +115,7 @@ class LocalAgents(ABC):
 
     def mix(self, *tensors: Tensor) -> Any:
         """The mixing polynomial applied to each tensor; with the first of an iteration, running statistics travel."""
-        if self._rests:
+        if self.rests:
             return unpack(tensors)
         if not self._mixing_due:
             return unpack(self._mix(tensors))
@@ -171,7 +171,7 @@ class LocalAgents(ABC):
 
     def enter(self, k: int) -> Tensor | None:
         """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
-        self._rests = getattr(self._task.mixing, "rests", _never)(k)
+        self.rests = getattr(self._task.mixing, "rests", _never)(k)
         if self._compressed:
             self._compressed.enter()
         if self._late:
@@ -211,7 +211,7 @@ class LocalAgents(ABC):
             self._compressed.leave()
         if self._late:
             self._late.leave()
-        self._rests = self._updates_due = self._mixing_due = False
+        self.rests = self._updates_due = self._mixing_due = False
 
     def _grad_and_update(self, x: Tensor, k: int, sample: int) -> Tensor:
         """Sample gradients, the first of which in an iteration updates the running statistics.

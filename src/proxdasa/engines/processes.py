@@ -51,7 +51,7 @@ class Processes(LocalAgents):
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
-        if self._rests:
+        if self.rests:
             return self.degrees * x
         first = self._count_messages(1, x, compressed=False)
         return self._neighbourhood.neighbour_sum(x, first, self._age if self._late else None)
@@ -141,6 +141,9 @@ class Processes(LocalAgents):
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:  # noqa: ARG002
         """Refuse: compiled sums have an order of their own, and messages leave a compiled step anyway."""
         raise NotCompilableError("steps between processes and in exact mode are not compiled")
+
+    def sliced(self, algorithm: Any) -> None:
+        """None: messages and exact sums are those of whole rows."""
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent; what crossed the wire and seconds are means over processes, bytes over agents."""

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Block, NotCompilableError
-from proxdasa.devices import wait
+from proxdasa.devices import CPU, wait
 from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.compiled import compile_block
 from proxdasa.engines.fused_products import fused_product
 from proxdasa.engines.late_rows import LateRows
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
 from proxdasa.engines.recorded_steps import Verbs
+from proxdasa.engines.sliced_agents import SlicedAgents, in_slices
 from proxdasa.engines.tasks import Task
 from proxdasa.engines.varying_products import VaryingProduct
 
@@ -96,7 +97,7 @@ class Simulator(LocalAgents):
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j; an agent's own row stands in for one that is missing."""
-        if self._rests:
+        if self.rests:
             return self.degrees * x
         first = self._count_messages(1, x, compressed=False)
         if self._weather is None:
@@ -186,6 +187,16 @@ class Simulator(LocalAgents):
                 raise
         self._together = block.group
         return block
+
+    def sliced(self, algorithm: Any) -> SlicedAgents | None:
+        """The agents for steps in slices, unless the state is small or something needs all coordinates."""
+        task = self._task
+        varies = self._weather is not None or self._compressed or self._running is not None
+        elements = task.trials * self.n * task.problem.dim
+        if varies or task.device != CPU or not in_slices(algorithm, task.regularizer, elements):
+            return None
+        verbs = Verbs(task.problem.grad, task.regularizer.prox, self._product, self._adjacency, self.degrees)
+        return SlicedAgents(self, verbs, task.trials)
 
     def _verbs(self, trials: int) -> Verbs:
         """The agents' verbs for so many trials, of which torch's compiler can see through."""

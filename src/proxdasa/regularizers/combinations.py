@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_positive_number, check_regularizer, check_step_size, check_whole, invalid
-from proxdasa.contracts import Regularizer
+from proxdasa.contracts import Regularizer, is_separable
 from proxdasa.regularizers.norms import Zero
 from proxdasa.regularizers.penalty_weights import Weight, check_weight, scale, weight_like
 from proxdasa.schedules import Number
@@ -33,6 +33,11 @@ class Scaled:
     def __post_init__(self) -> None:
         check_regularizer(self.regularizer, "Scaled.regularizer")
         object.__setattr__(self, "factor", check_weight(self.factor, "Scaled.factor", check_positive_number))
+
+    @property
+    def separable(self) -> bool:
+        """Whether Ψ is."""
+        return is_separable(self.regularizer)
 
     def value(self, x: Tensor) -> Tensor:
         """The multiple c Ψ(x)."""

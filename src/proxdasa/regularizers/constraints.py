@@ -51,6 +51,8 @@ class NonNegative:
         tensor(inf)
     """
 
+    separable = True
+
     def value(self, x: Tensor) -> Tensor:
         """0 where x ≥ 0, else +∞."""
         return indicator(x, x.relu(), math.inf, size=1.0)
@@ -74,6 +76,8 @@ class Box:
         >>> regularizers.Box(0.0, 1.0).prox(torch.tensor([3.0, -1.0, 0.5]), gamma=0.5)
         tensor([1.0000, 0.0000, 0.5000])
     """
+
+    separable = True
 
     lower: float
     upper: float

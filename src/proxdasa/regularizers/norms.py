@@ -43,6 +43,8 @@ class Zero:
         tensor([ 3., -1.])
     """
 
+    separable = True
+
     def value(self, x: Tensor) -> Tensor:
         """Zero, but NaN for a row with NaN or infinity."""
         return (x.abs() * 0).sum(-1)
@@ -80,6 +82,11 @@ class L1:
     def __post_init__(self) -> None:
         object.__setattr__(self, "weight", _weights(self.weight, "L1.weight"))
 
+    @property
+    def separable(self) -> bool:
+        """Whether all coordinates have the same weight."""
+        return isinstance(self.weight, float | PerTrial)
+
     @cached_property
     def _tensor(self) -> Movable:
         return Movable(torch.as_tensor(self.weight, dtype=torch.float64))
@@ -109,6 +116,8 @@ class SquaredL2:
         tensor([ 1.5000, -0.5000])
     """
 
+    separable = True
+
     weight: Weight
 
     def __post_init__(self) -> None:
@@ -137,6 +146,8 @@ class ElasticNet:
         >>> regularizers.ElasticNet(l1=1.0, l2=2.0).prox(torch.tensor([3.0, 0.2]), gamma=0.5)
         tensor([1.2500, 0.0000])
     """
+
+    separable = True
 
     l1: Weight
     l2: Weight

@@ -7,11 +7,12 @@ depends on its settings alone, never on a clock or on how busy the machine is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from proxdasa import caller_warnings
 from proxdasa.contracts import Algorithm, Block, Engine, NotCompilableError, Step, running_of
+from proxdasa.engines.sliced_agents import in_slices
 from proxdasa.problems.fusing import fuses
 
 BLOCK, LEAST, MOST = 8, 4, 10
@@ -47,7 +48,7 @@ def block_size(paces: Sequence[int]) -> int:
 
 
 def obstacle(setup: Any) -> str:
-    """What excludes compiled steps from the start, if anything does."""
+    """What excludes compiled steps, and those in slices, from the start, if anything does."""
     if setup.exact:
         return "exact mode has an order of sums, and compiled steps have their own"
     if setup.device != "cpu":
@@ -68,15 +69,33 @@ def compiles(setup: Any) -> bool:
     """
     if setup.compile != "auto":
         return setup.compile is True and not obstacle(setup)
-    size = setup.trials * setup.network.n * setup.problem.dim
-    return setup.iterations * (STEP + ELEMENT * size) > WORTH and fuses(setup.problem) and not obstacle(setup)
+    pays = setup.iterations * (STEP + ELEMENT * elements(setup)) > WORTH and fuses(setup.problem)
+    return pays and not obstacle(setup) and not slices(setup)
+
+
+def slices(setup: Any) -> bool:
+    """Whether a run in one process, unless it is compiled, takes its steps in slices, which need less memory."""
+    return in_slices(setup.algorithm, setup.regularizer, elements(setup)) and not obstacle(setup)
+
+
+def elements(setup: Any) -> int:
+    """The number of elements of a variable."""
+    return int(setup.trials * setup.network.n * setup.problem.dim)
 
 
 class Steps:
-    """How a run gets on: by ordinary steps, or by compiled blocks where they fit."""
+    """How a run gets on: by ordinary steps or others ``in_place`` of them, or by compiled blocks where they fit."""
 
-    def __init__(self, engine: Engine, algorithm: Algorithm, step: Step, keep: Mapping[int, Sequence[int]]) -> None:
-        self._engine, self._algorithm, self._step, self._keep = engine, algorithm, step, keep
+    def __init__(
+        self,
+        engine: Engine,
+        algorithm: Algorithm,
+        step: Step,
+        keep: Mapping[int, Sequence[int]],
+        in_place: Callable[[int, Any], Any] | None = None,
+    ) -> None:
+        self._engine, self._algorithm, self._keep = engine, algorithm, keep
+        self._step = in_place or (lambda k, state: step(engine, k, state))
         self.block: Block | None = None
 
     def compile(self, state: Any, paces: Sequence[int], first: int) -> None:
@@ -95,7 +114,7 @@ class Steps:
                 return k + block.size, block(k, state)
             except NotCompilableError as error:
                 self._do_without(error)
-        return k + 1, self._step(self._engine, k, state)
+        return k + 1, self._step(k, state)
 
     def _do_without(self, error: NotCompilableError) -> None:
         self.block = None

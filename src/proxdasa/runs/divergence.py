@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Engine, Step
+from proxdasa.contracts import Agents, Engine, Step
 from proxdasa.runs.results import Divergence
 from proxdasa.schedules import Number
 
@@ -35,7 +35,7 @@ class DivergenceWarning(UserWarning):
     """
 
 
-class _CheckedAgents:
+class CheckedAgents:
     """The agents' verbs, recording the first call in which a row of each agent is not finite, in some of the trials.
 
     All processes call the same verbs in the same order, so the number of the call tells which agent was first wherever
@@ -43,32 +43,61 @@ class _CheckedAgents:
     """
 
     def __init__(self, engine: Engine, trials: Collection[int]) -> None:
-        self._engine, self._trials, self.k, self._calls = engine, sorted(trials), 0, 0
+        self._engine, self._trials, self.k = engine, sorted(trials), 0
+        self.agents: Agents = engine
+        """Whose verbs are called."""
+        self.calls = 0
+        """The number of checks so far; a further slice of the same rows begins with the number of the first."""
         self.degrees = engine.degrees
         # For each trial and agent here: the call, and the iteration it belongs to.
         self._first = torch.full((len(trials), len(engine.agents), 2), math.inf, dtype=torch.float64)
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
-        return self.check(self._engine.grad(self.check(x), k, sample))
+        """Sample gradients."""
+        return self.check(self.agents.grad(self.check(x), k, sample))
 
     def full_grad(self, x: Tensor) -> Tensor:
-        return self.check(self._engine.full_grad(self.check(x)))
+        """Full gradients."""
+        return self.check(self.agents.full_grad(self.check(x)))
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
-        return self.check(self._engine.prox(self.check(x), gamma))
+        """The proximal step."""
+        return self.check(self.agents.prox(self.check(x), gamma))
 
     def mix(self, *tensors: Tensor) -> Any:
-        return self._engine.mix(*(self.check(x) for x in tensors))
+        """Mixed rows, which are checked where they are used."""
+        return self.agents.mix(*(self.check(x) for x in tensors))
 
     def neighbour_sum(self, x: Tensor) -> Tensor:
-        return self._engine.neighbour_sum(self.check(x))
+        """Sums over neighbours."""
+        return self.agents.neighbour_sum(self.check(x))
 
     def check(self, x: Tensor) -> Tensor:
+        """The rows, whose finiteness is noted."""
         # Counted even if nothing is broken here, so that a number means the same call in all processes.
-        self._calls += 1
-        broken = ~torch.isfinite(x).all(dim=-1).cpu()[self._trials] & torch.isinf(self._first[..., 0])
-        self._first[broken] = torch.tensor([self._calls, self.k], dtype=torch.float64)
+        self.calls += 1
+        rows = _broken_rows(x).cpu()[self._trials]
+        if bool(rows.any()):
+            # A later slice may break in an earlier call of the same iteration.
+            broken = rows & (self._first[..., 0] > self.calls)
+            self._first[broken] = torch.tensor([self.calls, self.k], dtype=torch.float64)
         return x
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._first.fill_(math.inf)
+
+    def fork(self) -> CheckedAgents:
+        """Others that go on from here, for a slice of the coordinates."""
+        other = CheckedAgents(self._engine, self._trials)
+        other.k, other.calls = self.k, self.calls
+        return other
+
+    def join(self, other: CheckedAgents) -> None:
+        """Take over what others have found since they were forked."""
+        self.calls = max(self.calls, other.calls)
+        earlier = other._first[..., 0] < self._first[..., 0]
+        self._first[earlier] = other._first[earlier]
 
     @property
     def complete(self) -> bool:
@@ -77,7 +106,7 @@ class _CheckedAgents:
         return bool((self._engine.total(found) > 0).all())
 
     def found(self) -> dict[int, Divergence]:
-        """The first agent in each trial, the one with the smallest number if several broke in the same call.
+        """The first agent in each trial that has any, the one with the smallest number if several broke in one call.
 
         All processes must ask together.
         """
@@ -86,6 +115,7 @@ class _CheckedAgents:
         return {
             trial: Divergence(int(agent), int(iterations[row, agent]))
             for row, (trial, agent) in enumerate(zip(self._trials, agents, strict=True))
+            if math.isfinite(calls[row, agent])
         }
 
 
@@ -103,36 +133,41 @@ def _broken_rows(x: Tensor) -> Tensor:
     return ~torch.isfinite(x).all(dim=-1)
 
 
-def locate(
-    step: Step,
-    engine: Engine,
-    trials: Collection[int],
-    before: tuple[int, Any],
-    after: tuple[int, Any],
-    costs: Mapping[str, float],
-    extra_rows: Mapping[str, Tensor],
-) -> dict[int, Divergence]:
-    """The first agent and iteration of each trial that diverged between a finite state and a broken one.
+class Replay:
+    """Finds where trials diverged by repeating the iterations since the last observation."""
 
-    Both states come with their iterations, and the first one with its extra rows and the costs so far, by which rounds
-    are numbered. If the replay of a trial stays finite, because a step depends on something other than all these, the
-    answer is the first agent that is broken in the second state.
-    """
-    watched, (start, state), (stop, broken) = _CheckedAgents(engine, trials), before, after
-    spent, kept = engine.counts(), engine.extra_rows
-    try:
-        with engine.stepping():
-            engine.restore(costs)
-            engine.extra_rows = dict(extra_rows)
-            for watched.k in range(start, stop):
-                if watched.complete:
-                    break
-                state = step(watched, watched.k, state)
-                for tensor in state:
-                    watched.check(tensor)
-    finally:
-        engine.restore(spent)
-        engine.extra_rows = kept
-    for tensor in broken:
-        watched.check(tensor)
-    return watched.found()
+    def __init__(self, engine: Engine, step: Step) -> None:
+        self._engine, self._step = engine, step
+        self.k = 0
+        """The iteration of the last observation."""
+
+    def remember(self, k: int, state: Any, costs: Mapping[str, float]) -> None:
+        """Keep a state and the costs so far, by which rounds are numbered."""
+        # The extra rows are copied: the engine writes into those of earlier iterations.
+        self.k, self._state, self._costs = k, state, costs
+        self._extra_rows = {name: rows.clone() for name, rows in self._engine.extra_rows.items()}
+
+    def locate(self, trials: Collection[int], k: int, broken: Any) -> dict[int, Divergence]:
+        """The first agent and iteration of each trial that diverged between the kept state and this broken one.
+
+        If the replay of a trial stays finite, because a step depends on something other than all that is kept, the
+        answer is the first agent that is broken in the second state.
+        """
+        engine, state, watched = self._engine, self._state, CheckedAgents(self._engine, trials)
+        spent, kept = engine.counts(), engine.extra_rows
+        try:
+            with engine.stepping():
+                engine.restore(self._costs)
+                engine.extra_rows = dict(self._extra_rows)
+                for watched.k in range(self.k, k):
+                    if watched.complete:
+                        break
+                    state = self._step(watched, watched.k, state)
+                    for tensor in state:
+                        watched.check(tensor)
+        finally:
+            engine.restore(spent)
+            engine.extra_rows = kept
+        for tensor in broken:
+            watched.check(tensor)
+        return watched.found()

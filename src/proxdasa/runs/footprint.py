@@ -8,6 +8,8 @@ from proxdasa.samples import BLOCK
 
 SCRATCH = 4
 """Temporary tensors of the size of a variable in each step."""
+SLICED = 2
+"""The same for a step in slices: a gradient, and what measuring needs."""
 COPIES = 3
 """Tensors of the size of a variable for each vector that is compressed: copies old, new and of neighbours."""
 LATE = 6
@@ -30,16 +32,17 @@ def footprint(
     varies: bool = False,
     disturbs: bool = False,
     oldest: int = 0,
+    sliced: bool = False,
 ) -> int:
     """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
     ``varies`` says that links or agents may fail, ``disturbs`` that messages have noise, ``oldest`` how late
-    they may be.
+    they may be, ``sliced`` that steps are taken in slices.
     The problem's own data are not included: they are in memory already, or the problem checks them itself.
     """
     n, size = network.n, problem.dtype.itemsize
     rows = trials * (n if agents is None else len(agents))
-    variables = rows * problem.dim * size * (len(algorithm.State._fields) + SCRATCH)
+    variables = rows * problem.dim * size * (len(algorithm.State._fields) + (SLICED if sliced else SCRATCH))
     if compression := getattr(mixing, "compression", None):
         copies = COPIES * algorithm.facts.vectors + (16 if compression.compressor.words(problem.dim) else 0) / size
         variables += int(rows * problem.dim * size * copies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +21,13 @@ from proxdasa.runs.checkpoint_contents import Expected
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
 from proxdasa.runs.compiling import COMPILED, Steps
 from proxdasa.runs.denormals import flushed_denormals
-from proxdasa.runs.divergence import DivergenceWarning, broken_trials, locate
+from proxdasa.runs.divergence import DivergenceWarning, Replay, broken_trials
 from proxdasa.runs.identity import Identity, Numbers, numbers
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, part_folders, write_config
 from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.saving import Saving
+from proxdasa.runs.steps_in_place import StepsInPlace
 from proxdasa.runs.stopping import Watch
 from proxdasa.runs.turns import Course, take_turns
 
@@ -70,7 +72,7 @@ class Loop:
     def course(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Course:
         """The same with pauses: at first, and whenever there was more to do than to step."""
         self._listeners = Listeners(progress)
-        self._kept = torch.full_like(self.start, torch.nan)
+        self._kept = torch.full_like(self.start, torch.nan) if self.keep else None
         self._saving = saving
         self._checkpoints: Checkpoints | None = None
         with torch.no_grad(), flushed_denormals(), self.engine.interruptible():
@@ -99,14 +101,19 @@ class Loop:
                 self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
         elif self.watch and self.watch.finished(self.diverged):
             self.stopped = "stationary"
-        self._observed, self._costs, self._extra_rows = self._now, self.engine.counts(), self._copy_extra_rows()
+        self.start = self.start.new_empty(1).expand_as(self.start)  # only its form is needed from here on
+        sliced = None if self.compile else self.engine.sliced(self.algorithm)
+        self._in_place = sliced and StepsInPlace(self.engine, self.algorithm, sliced, len(self.start), self.first)
+        self._replay = self._in_place or Replay(self.engine, self._step)
+        self._replay.remember(*self._now, self.engine.counts())
         self._observe_if_due()
 
     def _iterate(self) -> Generator[None, None, None]:
         save_every = self._saving.every if self._saving else None
         watched = self.watch.rule.every if self.watch else None
         paces = [pace for pace in (self.observe_every, watched) if pace]
-        steps = Steps(self.engine, self.algorithm, self._step, self.keep)
+        place = self._in_place
+        steps = Steps(self.engine, self.algorithm, self._step, self.keep, place.step if place else None)
         if self.compile and self.k < self.iterations:
             with self._listeners.waiting("compiling the steps"):
                 steps.compile(self._now[1], paces, self.first)
@@ -118,10 +125,10 @@ class Loop:
             # bits of a run, must not depend on how often it is saved.
             saved = self.k - self.k % save_every + save_every if save_every else due
             began = time.perf_counter()
-            with self.engine.stepping():
+            with self.engine.stepping(), place.uninterrupted() if place else nullcontext():
                 while self.k < min(due, saved):
                     before = self.k
-                    if not self.engine.proceed(before):
+                    if not self.engine.proceed(before) or (place and place.asked_to_stop):
                         self.stopped = "interrupted"
                         break
                     k, state = steps.advance(*self._now, due)
@@ -129,13 +136,15 @@ class Loop:
                     if first:
                         first, state = False, self._check(state, "step")
                     for trial in self.keep.get(k, ()):
+                        assert self._kept is not None
                         self._kept[trial] = state.x[trial]
                     self._now = (k, state)
                     if k // tick > before // tick and k < due:
                         self._listeners.report(k, self.iterations, ())
             self.seconds += time.perf_counter() - began
-            if watched and not self.stopped and self.k % watched == 0:
-                self._ask_stopping_rule()
+            asked = self.watch is not None and not self.stopped and self.k % self.watch.rule.every == 0
+            if asked and self.watch.satisfied(self.engine, *self._now, self.diverged):  # type: ignore[union-attr]
+                self.stopped = "stationary"
             self._observe_if_due()
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k >= saved)):
@@ -167,12 +176,6 @@ class Loop:
                 raise TypeError(f"{what}: {name} must be {form(x)}, as x is; got {found}")
         return state
 
-    def _ask_stopping_rule(self) -> None:
-        """Ask the stopping rule."""
-        assert self.watch is not None
-        if self.watch.satisfied(self.engine, *self._now, self.diverged):
-            self.stopped = "stationary"
-
     def _observe_if_due(self) -> None:
         """Observe at the set pace and at the end, but never twice: an interruption may come before or after."""
         due = self.k % self.observe_every == 0 or self.k == self.iterations or self.stopped == "stationary"
@@ -185,8 +188,8 @@ class Loop:
         view = self._view(state)
         columns = {metric.name: self._measure(metric, view) for metric in self._measures}
         columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
-        self._costs = self.engine.counts()
-        costs: Row = {**self._costs, "seconds": self.seconds}
+        spent = self.engine.counts()
+        costs: Row = {**spent, "seconds": self.seconds}
         if math.isfinite(self._epoch):
             costs["epochs"] = costs["samples"] / self._epoch
         latest = [
@@ -195,14 +198,11 @@ class Loop:
             if trial not in self.diverged
         ]
         self.rows += latest
-        self._observed, self._extra_rows, self._seen = self._now, self._copy_extra_rows(), k
+        self._replay.remember(k, state, spent)
+        self._seen = k
         if not latest:
             self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
-
-    def _copy_extra_rows(self) -> dict[str, Tensor]:
-        """The extra rows as they are now: the engine writes into those of earlier iterations."""
-        return {name: rows.clone() for name, rows in self.engine.extra_rows.items()}
 
     def _measure(self, metric: Metric, view: View) -> list[float]:
         """One number for each trial; a user's own measure may give something else, which would be another trial's."""
@@ -229,13 +229,12 @@ class Loop:
         if k == 0:
             raise ValueError(f"the starting point of trial {self.first_trial + broken[0]} is not finite")
         # Trials share nothing, so a trial that is not finite does no harm to the others and need not be removed.
-        between = self._observed, self._now, self._costs, self._extra_rows
-        for trial, where in locate(self._step, self.engine, broken, *between).items():
+        for trial, where in self._replay.locate(broken, k, state).items():
             self.diverged[trial] = where
             if self.engine.writes:  # one process warns for all
                 caller_warnings.warn(
                     f"trial {self.first_trial + trial} diverged: agent {where.agent} met the first non-finite value in "
-                    f"iteration {where.iteration}; its records up to iteration {self._observed[0]} are kept "
+                    f"iteration {where.iteration}; its records up to iteration {self._replay.k} are kept "
                     "(a smaller gamma or alpha may help)",
                     DivergenceWarning,
                 )
@@ -319,7 +318,7 @@ class Loop:
 
     def _collect_state(self) -> dict[str, Tensor]:
         state = self._now[1]._asdict() if self._now[1] else {}  # empty if it was interrupted at once
-        state |= {RANDOM_ITERATE: self._kept} if self.keep else {}
+        state |= {} if self._kept is None else {RANDOM_ITERATE: self._kept}
         state |= {EXTRA + name: rows for name, rows in self.engine.extra_rows.items()} if state else {}
         return {name: self.engine.collect(rows) for name, rows in state.items()}
 

@@ -28,7 +28,7 @@ from proxdasa.regularizers import Zero
 from proxdasa.runs import observing
 from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
-from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle
+from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle, slices
 from proxdasa.runs.facts import facts_of
 from proxdasa.runs.footprint import RECORD, footprint
 from proxdasa.runs.identity import Identity
@@ -130,7 +130,7 @@ class Setup:
         disturbs = any(each.concerns == "messages" for each in self.conditions)
         needed = footprint(
             self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, disturbs,
-            oldest=longest_delay(self.conditions),
+            oldest=longest_delay(self.conditions), sliced=agents is None and self.compile is not True and slices(self),
         )  # fmt: skip
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
         memory_budget.check(needed + RECORD * records, f"{what} and {records:,} records", remedy)
@@ -246,12 +246,12 @@ class Setup:
         problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
         given = problem.start(self.seed, self.trials) if self.x0 is None else torch.as_tensor(self.x0)
         try:
-            x = given.to(problem.dtype).expand(shape)
+            x = (given := given.to(problem.dtype)).expand(shape)
         except RuntimeError:
             raise ValueError(
                 f"x0 of shape {list(given.shape)} does not broadcast to [trials, agents, d] = {list(shape)}"
             ) from None
-        if not bool(x.isfinite().all()):
+        if not bool(given.isfinite().all()):
             raise ValueError("the starting point is not finite")
         return (x[:, agents.start : agents.stop] if agents else x).clone().to(self.device)
 

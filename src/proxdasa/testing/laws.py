@@ -1,7 +1,17 @@
 """The laws: what holds for every method that satisfies the contract, whatever it computes."""
 
 from proxdasa.testing.laws_of_agents import consensus, relabelling, single, trials
-from proxdasa.testing.laws_of_claims import alive, averaging, costs, heard, late, pausing, samples, tracking
+from proxdasa.testing.laws_of_claims import (
+    alive,
+    averaging,
+    costs,
+    heard,
+    late,
+    pausing,
+    samples,
+    slices,
+    tracking,
+)
 from proxdasa.testing.laws_of_form import alone, contract, inputs, replay, shapes, stable, verbs
 from proxdasa.testing.laws_of_results import (
     divergence,
@@ -17,6 +27,6 @@ from proxdasa.testing.laws_of_results import (
 FOUNDATIONS = (contract, shapes, stable, verbs, inputs, replay)
 """Laws that the others depend on: the check ends at the first of these that is broken."""
 LAWS = (
-    alone, alive, heard, costs, samples, tracking, pausing, late, averaging, relabelling, consensus, single, trials,
-    solution, sparsity, together, processes, resuming, precision, streams, divergence,
+    alone, alive, heard, costs, samples, tracking, pausing, late, averaging, slices, relabelling, consensus, single,
+    trials, solution, sparsity, together, processes, resuming, precision, streams, divergence,
 )  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.conditions import StaleMessages, TrackerWarning
+from proxdasa.contracts import Agents
 from proxdasa.mixing import Gossip
 from proxdasa.testing.case import BAD_WEATHER, STEPS, Case, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, close, largest, law
@@ -172,3 +173,42 @@ def averaging(case: Case) -> None:
         left *= 1 - float(α(k))
         if not torch.allclose(declared.z(state).mean(1), target + left * (start - target), rtol=1e-9, atol=1e-9):
             raise Violation(f"after step {k} the mean of {declared.variable} was not what averaging by α gives")
+
+
+@law(usually="norms, sums or sorting over coordinates, or a step that depends on d; leave facts.coordinatewise out")
+def slices(case: Case) -> None:
+    """If facts declare that steps take each coordinate by itself, some of the coordinates do what they do among all."""
+    if not case.algorithm.facts.coordinatewise:
+        raise NotApplicable("facts.coordinatewise does not declare it")
+    setup = case.setup(quadratic(), case.star, regularizer=case.regularizer)
+    algorithm, engine = setup.bound(), setup.engine()
+    whole = some = random_state(algorithm, engine)
+    for k in range(STEPS):
+        whole = algorithm.step(_Given(engine, rows(seed=k)), k, whole)
+        half = [variable[..., ::2] for variable in some]
+        other = [variable[..., 1::2] for variable in some]
+        parts = [
+            algorithm.step(_Given(engine, rows(seed=k)[..., first::2]), k, type(some)(*part))
+            for first, part in enumerate((half, other))
+        ]
+        some = type(some)(*(torch.stack(pair, dim=-1).flatten(-2) for pair in zip(*parts, strict=True)))
+        for name, rows_of in whole._asdict().items():
+            if not close(getattr(some, name), rows_of):
+                error = largest(getattr(some, name) - rows_of)
+                raise Violation(f"{name} after step {k} differed by {error:.2g} if half of the coordinates were alone")
+
+
+class _Given(Verbs):
+    """Agents whose gradients are given."""
+
+    def __init__(self, agents: Agents, gradient: Tensor) -> None:
+        super().__init__(agents)
+        self._gradient = gradient
+
+    def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:  # noqa: ARG002
+        """The given gradient."""
+        return self._gradient
+
+    def full_grad(self, x: Tensor) -> Tensor:  # noqa: ARG002
+        """The given gradient."""
+        return self._gradient

@@ -53,14 +53,15 @@ def interrupting() -> Iterator[None]:
 
 
 @contextmanager
-def heeding(act: Callable[[], None]) -> Iterator[None]:
-    """Context manager: the first signal that would raise an exception calls ``act`` instead; a second one raises.
+def heeding(act: Callable[[], None], once: bool = True) -> Iterator[None]:
+    """Context manager: signals that would raise an exception call ``act`` instead; with ``once``, a second one raises.
 
     A signal that ends the process at once, as SIGTERM does unless somebody handles it, still does.
     """
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        signal.signal(number, before[number])
+        if once:
+            signal.signal(number, before[number])
         act()
 
     with _replace_handlers(on_signal, deadly=False) as before:

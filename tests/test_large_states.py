@@ -1,0 +1,263 @@
+"""Large states: steps in slices do what whole steps do, in little memory, and lose nothing when they are stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from benchmarks.large import LARGE_MODEL
+
+import proxdasa
+from proxdasa import compressors, conditions, memory_budget, networks, problems, regularizers, schedules
+from proxdasa.engines import sliced_agents
+from proxdasa.runs import compiling, steps_in_place
+from proxdasa.runs.setup import Setup
+from tests import test_divergence
+from tests.test_convergence import EXACT
+
+NETWORK, D = networks.ring(5), 7
+L1 = regularizers.L1(0.05)
+METHODS = [
+    proxdasa.ProxDASA(0.3, schedules.constant(0.3)),
+    proxdasa.ProxDASAGT(proxdasa.per_trial([0.2, 0.3]), schedules.horizon(0.3)),
+    proxdasa.DPSGD(0.1),
+    *EXACT,
+]
+
+
+def quadratic():
+    random = torch.Generator().manual_seed(0)
+    A = torch.diag(torch.linspace(1, 2, D)).expand(5, D, D)
+    return problems.Quadratic(A, torch.randn(5, D, generator=random), noise=0.1)
+
+
+def run(method=METHODS[1], **settings):
+    settings = {"regularizer": L1 if method.facts.composite else regularizers.Zero(), **settings}
+    return proxdasa.run(method, quadratic(), NETWORK, **{"iterations": 12, "observe_every": 5, "trials": 2, **settings})
+
+
+@pytest.fixture
+def sliced(monkeypatch):
+    """Slices of two coordinates, whatever the size; a list of the iterations that were made in slices."""
+    made, write = [], steps_in_place.StepsInPlace._write
+
+    def count(self, k, *rest):
+        made.append(k)
+        write(self, k, *rest)
+
+    monkeypatch.setattr(sliced_agents, "LARGE", 1)
+    monkeypatch.setattr(sliced_agents, "SLICE", 20)
+    monkeypatch.setattr(steps_in_place.StepsInPlace, "_write", count)
+    return made
+
+
+def assert_same(mine, theirs):
+    for name, rows in theirs.state.items():
+        assert torch.allclose(mine.state[name], rows, rtol=1e-5, atol=1e-6, equal_nan=True), name
+    for row, other in zip(mine.records, theirs.records, strict=True):
+        assert row.keys() == other.keys()
+        for name in row.keys() - {"seconds"}:
+            assert row[name] == pytest.approx(other[name], rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: repr(method)[:40])
+def test_slices_give_what_whole_steps_give(method, request):
+    whole = run(method)
+    made = request.getfixturevalue("sliced")
+    assert_same(run(method), whole)
+    at_x = method.facts.coordinatewise and not getattr(method, "momentum", None)
+    assert made == (list(range(12)) if at_x else [])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mixing": proxdasa.Chebyshev(3)},
+        {"mixing": proxdasa.Every(3)},
+        {"random_iterate": True},
+        {"stop": proxdasa.Stationary(1e-9, every=2)},
+        {"regularizer": regularizers.Scaled(regularizers.ElasticNet(0.1, 0.2), 2.0)},
+        {"regularizer": regularizers.L1(proxdasa.per_trial([0.1, 0.2]))},
+        {"regularizer": regularizers.Zero()},
+    ],
+    ids=str,
+)
+def test_slices_with_other_settings(settings, request):
+    whole = run(**settings)
+    made = request.getfixturevalue("sliced")
+    assert_same(run(**settings), whole)
+    assert made == list(range(12))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"exact": True},
+        {"conditions": [conditions.LinkLoss(0.1)]},
+        {"mixing": proxdasa.CompressedGossip(compressors.TopK(0.5), step=0.3)},
+        {"regularizer": regularizers.L2Ball(1.0)},
+        {"regularizer": regularizers.GroupL2(0.1, groups=7)},
+        {"regularizer": regularizers.L1([0.1] * D)},
+        {"regularizer": regularizers.Blocks([(0, 3, L1)])},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore::proxdasa.conditions.TrackerWarning")
+def test_what_needs_all_coordinates_is_not_sliced(settings, sliced):
+    run(**settings)
+    assert not sliced
+
+
+def test_a_class_does_not_inherit_the_claim(sliced):
+    class Normalised(proxdasa.DPSGD):
+        def step(self, agents, k, state):
+            g = agents.grad(state.x, k)
+            return self.State(agents.mix(state.x) - self.gamma * g / g.norm(dim=-1, keepdim=True))
+
+    run(Normalised(0.1))
+    assert not sliced
+
+
+@pytest.mark.parametrize("when", ["init", "step"])
+def test_a_tensor_of_the_problem_is_not_written_over(when, sliced):
+    """A gradient may be a tensor that the problem keeps, and the method's variable after init or a whole step."""
+
+    class Constant(problems.Quadratic):
+        held = torch.ones(2, 5, D)
+
+        def grad(self, x, sample):
+            return self.held
+
+    @dataclass(frozen=True, eq=False)
+    class Last(proxdasa.D2):
+        facts = proxdasa.D2.facts
+
+        def init(self, agents, x):
+            return self.State(x, x, agents.grad(x, 0)) if when == "init" else super().init(agents, x)
+
+        def step(self, agents, k, state):
+            if when == "step" and k == 2:
+                agents.grad(state.x, k)  # a second one, so that this step is taken as a whole
+            new = super().step(agents, k, state)
+            return new if k == 2 else new._replace(g_prev=agents.degrees * state.x)
+
+    proxdasa.run(Last(0.1), Constant(quadratic().A, quadratic().b), NETWORK, trials=2, iterations=6, metrics=())
+    assert sliced
+    assert torch.equal(Constant.held, torch.ones(2, 5, D))
+
+
+def test_only_large_states_are_sliced():
+    assert sliced_agents.in_slices(METHODS[0], L1, sliced_agents.LARGE)
+    assert not sliced_agents.in_slices(METHODS[0], L1, sliced_agents.LARGE - 1)
+
+
+def test_a_long_run_of_a_large_state_is_not_compiled_unless_asked_to(monkeypatch):
+    def compiled(wish):
+        return compiling.compiles(Setup(METHODS[0], quadratic(), NETWORK, iterations=10**7, compile=wish))
+
+    assert compiled("auto")
+    monkeypatch.setattr(sliced_agents, "LARGE", 1)
+    assert not compiled("auto")
+    assert compiled(True)
+
+
+def test_a_run_in_slices_is_expected_to_need_less(monkeypatch):
+    needed = []
+    monkeypatch.setattr(memory_budget, "check", lambda size, *_: needed.append(size))
+    for large in (2**60, 1):
+        monkeypatch.setattr(sliced_agents, "LARGE", large)
+        Setup(METHODS[0], quadratic(), NETWORK).check_memory()
+    assert needed[0] - needed[1] == 2 * 5 * D * 4
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+@pytest.mark.parametrize("every", [1, 7, 60])
+def test_divergence_is_found_where_a_replay_finds_it(every, monkeypatch):
+    whole = test_divergence.setup(exact=False, observe_every=every).run()
+    monkeypatch.setattr(sliced_agents, "LARGE", 1)
+    monkeypatch.setattr(sliced_agents, "SLICE", 18)
+    in_slices = test_divergence.setup(exact=False, observe_every=every).run()
+    assert set(in_slices.diverged) == {1, 2}
+    assert in_slices.diverged == whole.diverged
+    assert [(row["trial"], row["k"]) for row in in_slices.records] == [
+        (row["trial"], row["k"]) for row in whole.records
+    ]
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+def test_of_agents_that_break_together_the_first_is_named_whatever_their_slices(request):
+    class Broken(problems.Quadratic):
+        def grad(self, x, sample):
+            g = super().grad(x, sample).clone()
+            g[:, 3, 0] = g[:, 1, 5] = torch.inf
+            return g
+
+    def diverged():
+        problem = Broken(quadratic().A, quadratic().b)
+        return proxdasa.run(METHODS[0], problem, NETWORK, iterations=4).diverged
+
+    whole = diverged()
+    assert whole[0].agent == 1
+    assert request.getfixturevalue("sliced") == []
+    assert diverged() == whole
+
+
+@pytest.mark.parametrize("verb", ["grad", "prox", "mix"])
+@pytest.mark.parametrize("call", [30, 33])
+def test_a_signal_within_a_step_waits_for_its_end(verb, call, sliced, tmp_path, monkeypatch):
+    whole, calls, original = run(), [], getattr(sliced_agents.SlicedAgents, verb)
+
+    def interrupted(self, *args):
+        calls.append(verb)
+        if call <= len(calls) < call + 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sliced_agents.SlicedAgents, verb, interrupted)
+        first = run(checkpoints=tmp_path)
+    assert first.stopped == "interrupted"
+    assert 0 < first.iterations < 12
+    assert_same(run(checkpoints=tmp_path), whole)
+
+
+def test_an_error_amid_slices_leaves_no_state(sliced, tmp_path, monkeypatch):
+    calls, original = [], sliced_agents.SlicedAgents.prox
+
+    def fail(self, *args):
+        calls.append(None)
+        if len(calls) == 33:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    monkeypatch.setattr(sliced_agents.SlicedAgents, "prox", fail)
+    with pytest.raises(RuntimeError, match="ended amid its slices"):
+        run(checkpoints=tmp_path)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_gradient_that_only_some_slices_ask_for_is_refused(sliced):
+    class Once(proxdasa.DPSGD):
+        facts = proxdasa.DPSGD.facts
+
+        def step(self, agents, k, state):
+            g = agents.grad(state.x, k)
+            return self.State(state.x - (agents.grad(state.x, k) if float(g.abs().max()) else g))
+
+    with pytest.raises(RuntimeError, match="ended amid its slices"):
+        run(Once(0.1))
+
+
+def test_a_large_model_takes_little_more_than_its_state_and_a_gradient():
+    """State and gradient are 1.5 times the state; whole steps would take four times it."""
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE_MODEL, "3000000"], capture_output=True, text=True, check=True, timeout=300
+    )
+    state, peak, _ = json.loads(done.stdout)
+    assert peak < 2.5 * state
