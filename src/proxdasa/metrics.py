@@ -19,6 +19,9 @@ from proxdasa.checks import check_positive_number
 from proxdasa.contracts import Evaluation, Observer, Regularizer
 from proxdasa.schedules import Number
 
+AT_ONCE = 2**22
+"""Elements of the differences from a mean that are held at a time."""
+
 
 class View:
     """A run at one moment; the costly evaluation at x̄ is computed once and shared by all measures.
@@ -89,9 +92,10 @@ class View:
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
-        # Agent by agent, because differences of all take as much memory as x.
-        squares = [(row - mean).square_().sum(-1) for row in torch.split(x, 1, dim=-2)]
-        return self.engine.mean(torch.stack(squares, dim=-2)).flatten()
+        # A few agents at a time if rows are long, because differences of all take as much memory as x.
+        count = max(1, AT_ONCE // (x.shape[0] * x.shape[-1]))
+        squares = [(rows - mean).square_().sum(-1, keepdim=True) for rows in torch.split(x, count, dim=-2)]
+        return self.engine.mean(torch.cat(squares, dim=-2)).flatten()
 
 
 @dataclass(frozen=True)
