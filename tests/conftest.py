@@ -1,6 +1,5 @@
 """Settings and fixtures shared by tests, and the browser that some of them look at pages with."""
 
-import functools
 import gc
 import itertools
 import os
@@ -60,7 +59,6 @@ def pytest_configure(config):
 def prepare(profile=None):
     """Settings of a process that runs tests."""
     import torch  # noqa: PLC0415
-    import typer.testing  # noqa: PLC0415
     from hypothesis import settings  # noqa: PLC0415
 
     # Laws are checked on the same examples every time; a slow machine is not a failure.
@@ -70,8 +68,7 @@ def prepare(profile=None):
     settings.load_profile(profile or "some")
     # The suite runs beside other processes; small tensors gain nothing from more threads.
     torch.set_num_threads(1)
-    # typer would build the whole command line again, a tenth of a second, whenever a test calls a command.
-    typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
+    forks.keep_command_line()
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -10,6 +10,7 @@ nothing that takes time.
 """
 
 import ctypes
+import functools
 import gc
 import multiprocessing
 import os
@@ -20,17 +21,19 @@ import threading
 from multiprocessing import connection, forkserver, process
 from pathlib import Path
 
-__all__ = ["FORKS", "TOKEN", "WORKER", "enter_network", "label", "share"]
+__all__ = ["FORKS", "TOKEN", "WORKER", "enter_network", "keep_command_line", "label", "share"]
 
 TOKEN = "PROXDASA_TEST"
 """The environment variable by which tests find the processes of a command."""
 
 PRELOADED = [
-    "proxdasa.cli", "proxdasa.experiments", "proxdasa.configs.reading", "proxdasa.reports.tables",
-    "proxdasa.tuning.entry", "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "tests.setups",
-    "tests.processes",
+    "proxdasa.cli", "proxdasa.experiments", "proxdasa.configs.reading", "proxdasa.engines.launch.connect",
+    "proxdasa.engines.messages.gloo", "proxdasa.engines.messages.unix_sockets", "proxdasa.plans.run_plans",
+    "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.entry", "sklearn.datasets", "torch._dynamo",
+    "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
 ]  # fmt: skip
-"""What forked processes use, imported before they are forked; `tests.processes` brings pytest."""
+"""What forked processes use, imported before they are forked; `tests.processes` brings pytest, and the command line
+that they parse their words with."""
 PRELOADED_FOR_WORKERS = [
     "matplotlib.pyplot", "pandas", "pyproximal", "scipy.stats", "selenium.webdriver",
     "sklearn.utils.estimator_checks", "typer.testing",
@@ -58,6 +61,14 @@ def share(workers=False):
     server = forkserver._forkserver
     key = getattr(server, "_forkserver_authkey", None) or b""
     os.environ[SHARED] = f"{key.hex()} {server._forkserver_address}"
+
+
+def keep_command_line():
+    """Build the command line of a typer app once; typer would do it again, a tenth of a second, for every command."""
+    import typer.testing  # noqa: PLC0415
+
+    if not hasattr(typer.main.get_command, "cache_info"):
+        typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
 def _use(shared):

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from torch.distributed import run as torchrun
 
-from proxdasa.cli import main
+from proxdasa.cli import app, main
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.runs.records import FINAL, read_rows
@@ -401,6 +402,8 @@ def _become_command(words, env, output, network):
 
 PROGRAMS = {"proxdasa": main, "torchrun": torchrun.main}
 """What a forked process can do."""
+forks.keep_command_line()
+typer.main.get_command(app)  # now, and not in every process that is forked from one that has imported this
 
 
 def run_command(words, env):

@@ -21,6 +21,7 @@ from proxdasa import caller_warnings, networks
 from proxdasa.checks import check_count, check_not_negative, check_positive_number, check_probability, invalid
 from proxdasa.contracts import Regularizer
 from proxdasa.estimators.solver import half_squared_error, logistic, pooled_risk, solve
+from proxdasa.modules import torch_generator
 from proxdasa.networks import Network
 from proxdasa.problems import Loss, cross_entropy
 from proxdasa.regularizers import L1, Blocks, ElasticNet, SquaredL2, Zero
@@ -302,8 +303,8 @@ class DecentralizedRegressor(RegressorMixin, _Decentralized):  # type: ignore[mi
 def _network(sizes: Sequence[int], seed: int) -> nn.Sequential:
     """A perceptron with tanh units in double precision; a linear model starts at 0."""
     layers: list[nn.Module] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with torch_generator() as generator:  # layers are made on the CPU
+        generator.manual_seed(seed)
         for inputs, outputs in pairwise(sizes):
             layers += [nn.Linear(inputs, outputs, dtype=torch.float64), nn.Tanh()]
     module = nn.Sequential(*layers[:-1])
