@@ -4,11 +4,12 @@ It takes seconds to start, so the pytest process that starts the workers of pyte
 (`share`), and the workers are forked from it too (`WORKER`). A run without such workers starts its own when a test
 first needs it.
 
-`stand_in`, which torchrun and mpiexec start in tests instead of ``python -m proxdasa``, and pytest-xdist instead of
-``python``, has the command run by a forked process, passes signals on to it, and ends as that ends. This module imports
-nothing that takes time.
+`stand_in`, which torchrun, mpiexec and others start in tests instead of ``python -m proxdasa``, and pytest-xdist
+instead of ``python``, has the command run by a forked process, passes signals on to it, and ends as that ends. This
+module imports nothing that takes time.
 """
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -21,7 +22,7 @@ import threading
 from multiprocessing import connection, forkserver, process
 from pathlib import Path
 
-__all__ = ["FORKS", "TOKEN", "WORKER", "enter_network", "keep_command_line", "label", "share"]
+__all__ = ["FORKS", "STAND_IN", "TOKEN", "WORKER", "enter", "keep_command_line", "label", "share"]
 
 TOKEN = "PROXDASA_TEST"
 """The environment variable by which tests find the processes of a command."""
@@ -41,9 +42,13 @@ PRELOADED_FOR_WORKERS = [
 """What test modules import; not polars, whose threads no fork survives, and no plugins of pytest."""
 WORKER = f"popen//python={shlex.join([sys.executable, str(Path(__file__).with_name('stand_in.py'))])}"
 """How pytest-xdist starts a worker that is forked; it adds ``-u -c`` and a line of Python."""
-NETWORK = Path("/proc/self/ns/net")
-"""The network namespace of this process; tests of several machines have some of their own (`tests.namespaces`)."""
-CLONE_NEWNET = 0x40000000
+STAND_IN = (sys.executable, "-m", "tests.stand_in")
+"""The command that stands in for a program of `tests.processes.PROGRAMS`, whose words follow."""
+SPACES = {"user": 1 << 28, "mnt": 1 << 17, "net": 1 << 30}
+"""The namespaces that a stand-in may be in, which its forked process enters in this order, with the kernel's flags.
+
+Tests of several machines have networks of their own (`tests.namespaces`).
+"""
 SHARED = "PROXDASA_TEST_FORKS"
 """The environment variable with the socket's address and, since Python 3.14, the key of the shared server."""
 
@@ -100,8 +105,9 @@ def stand_in(words):
     those that have not, and stand-ins do not end at the same time.
     """
     inherited = {name: int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ}
-    with NETWORK.open() as network:
-        own = {"0": 0, "1": 1, "2": 2, "network": network.fileno(), **inherited}
+    with contextlib.ExitStack() as stack:
+        spaces = {name: stack.enter_context(_own_space(name).open()).fileno() for name in SPACES}
+        own = {"0": 0, "1": 1, "2": 2, **spaces, **inherited}
         handles = {name: FORKS.reducer.DupFd(fd) for name, fd in own.items()}
     # Signals wait until there is a process to pass them on to.
     passed_on = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -121,7 +127,8 @@ def stand_in(words):
 
 def _become(words, env, handles):
     """Run the program in the forked process."""
-    enter_network(handles.pop("network").detach())
+    for name in SPACES:
+        enter(name, handles.pop(name).detach())
     for name, handle in handles.items():
         if name.isdecimal():
             os.dup2(handle.detach(), int(name))
@@ -133,7 +140,7 @@ def _become(words, env, handles):
     from tests.processes import run_command  # noqa: PLC0415 - the fork server has it
 
     rank = env.get("RANK", env.get("PMI_RANK", ""))
-    Path("/proc/self/comm").write_text(label(env[TOKEN], rank))
+    Path("/proc/self/comm").write_text(label(env.get(TOKEN, ""), rank))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os._exit(run_command(words, env))
 
@@ -153,11 +160,16 @@ def _work(code, env):
     exec(code, {"__name__": "__main__"})
 
 
-def enter_network(handle):
-    """Move this process into a network namespace, unless it is there; the handle is an open file that names it."""
-    if os.fstat(handle).st_ino != NETWORK.stat().st_ino:
+def _own_space(name):
+    """The file that names a namespace of this process."""
+    return Path(f"/proc/self/ns/{name}")
+
+
+def enter(name, handle):
+    """Move this process into a namespace of `SPACES`, unless it is there; the handle is an open file that names it."""
+    if os.fstat(handle).st_ino != _own_space(name).stat().st_ino:
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(handle, CLONE_NEWNET):
+        if libc.setns(handle, SPACES[name]):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     os.close(handle)
 

@@ -30,7 +30,7 @@ from proxdasa.cli import app, main
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.runs.records import FINAL, read_rows
-from tests import forks, namespaces
+from tests import forks, namespaces, setups
 from tests.forks import FORKS, TOKEN
 
 ROOT = Path(__file__).parents[1]
@@ -281,11 +281,15 @@ def _with_stand_ins(words, env):
     """The words of a launcher, and the environment, with what stands in for the interpreters that it would start."""
     forks.share()
     launcher, *rest = words
-    stand_in = (*(() if launcher == "torchrun" else (sys.executable, "-m")), "tests.stand_in")  # torchrun is given -m
+    stand_in = forks.STAND_IN[2:] if launcher == "torchrun" else forks.STAND_IN  # torchrun is given -m
     changed = [launcher, *(each for word in rest for each in ((*stand_in, word) if word in PROGRAMS else (word,)))]
     # Without the folder of `trouble`, which is for the forked process alone.
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return changed, {**env, "PYTHONPATH": path}
+    return changed, {**env, "PYTHONPATH": with_tests()}
+
+
+def with_tests():
+    """PYTHONPATH for programs that import `tests`, as stand-ins do."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def fork_together(folder, size, target, *args):
@@ -395,12 +399,12 @@ def _become_command(words, env, output, network):
     os.setsid()
     _write_to(output)
     if network:
-        forks.enter_network(namespaces.handle(network))
+        forks.enter("net", namespaces.handle(network))
     launcher.subprocess = _Forking
     os._exit(run_command(words, env))
 
 
-PROGRAMS = {"proxdasa": main, "torchrun": torchrun.main}
+PROGRAMS = {"proxdasa": main, "torchrun": torchrun.main, "tests.setups": setups.make_runs}
 """What a forked process can do."""
 forks.keep_command_line()
 typer.main.get_command(app)  # now, and not in every process that is forked from one that has imported this
@@ -421,6 +425,8 @@ def run_command(words, env):
         if TROUBLE in env and words[0] == "proxdasa":
             runpy.run_path(env[TROUBLE])
         PROGRAMS[words[0]]()
+        if "mpi4py.MPI" in sys.modules:
+            sys.modules["mpi4py.MPI"].Finalize()  # as at the end of an interpreter, or mpiexec finds that one has died
     except SystemExit as end:
         code = end.code
     except BaseException:

@@ -24,7 +24,7 @@ from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
 from proxdasa.runs.setup import Setup
 
-__all__ = ["METHODS", "LocalSteps", "N", "digest", "in_threads", "main", "setup"]
+__all__ = ["METHODS", "LocalSteps", "N", "digest", "in_threads", "main", "make_runs", "setup"]
 
 N = 8
 
@@ -125,5 +125,10 @@ def main(path: Path, interface: str | None = None) -> None:
         transport.close()
 
 
-if __name__ == "__main__":
+def make_runs() -> None:
+    """The program."""
     main(Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    make_runs()

@@ -28,6 +28,7 @@ from tests.processes import (
     listeners,
     newest,
     program,
+    trouble,
     write_config,
 )
 
@@ -177,9 +178,13 @@ def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     program("mpiexec")
     results, options = tmp_path / "results", ("--timeout", SILENCE)
     words = ("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
-    command = start("mpiexec", "-n", 2, *words, fork=False)  # mpiexec is to end the silent one
+    # Not stopped, because a forked process ends with the one that mpiexec knows of and kills.
+    env = trouble(
+        tmp_path / "trouble", "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))"
+    )
+    command = start("mpiexec", "-n", 2, *words, env=env)
     command.until(lambda: newest(results) >= 5)
-    os.kill(command.workers()[1], signal.SIGSTOP)
+    os.kill(command.workers()[1], signal.SIGUSR1)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
     assert re.search(
         rf"^error: agent [0-2] has no message of agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M

@@ -16,7 +16,8 @@ from proxdasa import networks, problems
 from proxdasa.cli import app
 from proxdasa.disk import StorageError
 from proxdasa.runs import records
-from tests.processes import LIMIT, LINUX, check_same, commands, trouble, write_config
+from tests import forks
+from tests.processes import LIMIT, LINUX, check_same, commands, trouble, with_tests, write_config
 
 RESULT = proxdasa.run(
     proxdasa.ProxDASA(0.01),
@@ -122,8 +123,8 @@ def test_results_are_on_the_disk_before_they_have_their_names(tmp_path, monkeypa
 
 
 ON_A_DISK = """
-import os, shutil, subprocess, sys
-from proxdasa.cli import main
+import shutil, subprocess, sys
+from tests.forks import STAND_IN
 disk, kept, file = sys.argv[1:]
 
 def mount(*words):
@@ -131,10 +132,7 @@ def mount(*words):
         sys.exit(77)
 
 def run(*words):
-    if not (pid := os.fork()):
-        sys.argv = ["proxdasa", *words]
-        sys.exit(main())
-    print("exit code", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    print("exit code", subprocess.run([*STAND_IN, "proxdasa", *words], check=False).returncode, flush=True)
 
 mount("-t", "tmpfs", "-o", "size=1024k", "none", disk)
 run("run", file, "-o", f"{disk}/results", "--checkpoint-every", "10")
@@ -143,7 +141,7 @@ mount("-o", "remount,size=16m", disk)
 run("resume", f"{disk}/results")
 shutil.copytree(f"{disk}/results", f"{kept}/after")
 """
-"""What an interpreter does in a name space; it forks for the two commands, so that torch is imported once."""
+"""What an interpreter does in a name space, which the commands enter too."""
 
 
 def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path):
@@ -154,10 +152,11 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
     for name in ("disk", "kept"):
         (tmp_path / name).mkdir()
     results, kept = tmp_path / "disk" / "results", tmp_path / "kept" / "full"
+    forks.share()
     script = (sys.executable, "-c", ON_A_DISK, tmp_path / "disk", tmp_path / "kept", file)
     made = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", *map(str, script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=LIMIT, check=False,
+        env={**os.environ, "PYTHONPATH": with_tests()}, capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     if made.returncode == 77 or "unshare" in made.stderr:
         pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")

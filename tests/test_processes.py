@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import os
 import sys
 
 import hypothesis.strategies as st
@@ -21,7 +20,7 @@ from proxdasa.engines.products import ExactProduct, SparseProduct, product
 from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.loop import Saving
-from tests.processes import LINUX, ROOT, commands, fork_together, program
+from tests.processes import LINUX, commands, fork_together, program, with_tests
 from tests.setups import METHODS, N, digest, in_threads, main, setup
 
 ALONE = {}
@@ -60,17 +59,26 @@ def test_the_same_bits_over_unix_sockets_and_gloo(size, interface, tmp_path):
 
 @LINUX
 @pytest.mark.parametrize(
-    ("launcher", "size"), [("torchrun", 2), ("mpiexec", 2), pytest.param("mpiexec", 3, marks=pytest.mark.slow)]
+    ("launcher", "size", "fork"),
+    [
+        ("torchrun", 2, True),
+        ("mpiexec", 2, True),
+        pytest.param("torchrun", 2, False, marks=pytest.mark.slow),
+        pytest.param("mpiexec", 3, False, marks=pytest.mark.slow),
+    ],
 )
-def test_the_same_bits_under_a_launcher(launcher, size, tmp_path):
-    """In fresh interpreters, as a user has it."""
+def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
+    """``fork=False``: in fresh interpreters, as a user has it; `test_launching` and `test_exits` always have some."""
     if launcher == "mpiexec":
         pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
-    words = {"torchrun": ("--standalone", "--nproc-per-node", size), "mpiexec": ("-n", size, sys.executable)}[launcher]
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        program("mpiexec")
+    words = {
+        "torchrun": ("--standalone", "--nproc-per-node", size, "-m"),
+        "mpiexec": ("-n", size, *(() if fork else (sys.executable, "-m"))),
+    }[launcher]
     with commands(tmp_path) as start:
-        command = (program(launcher), *words, "-m", "tests.setups", tmp_path / "hashes")
-        start(*command, env={"PYTHONPATH": path}, fork=False).ended()
+        command = (launcher, *words, "tests.setups", tmp_path / "hashes")
+        start(*command, env={"PYTHONPATH": with_tests()}, fork=fork).ended()
     check_hashes(tmp_path / "hashes")
 
 

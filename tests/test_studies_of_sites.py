@@ -16,7 +16,9 @@ from proxdasa import cli, networks, problems
 from proxdasa.exit_codes import Code
 from proxdasa.sites import keys, rehearsal
 from proxdasa.sites.study import own_problem, read_study
+from tests import forks
 from tests.federation import HOST, free_ports, make_keys
+from tests.processes import LINUX, with_tests
 
 STUDY = """
 iterations = {iterations}
@@ -86,6 +88,21 @@ def test_a_site_must_say_which_it_is(study, tmp_path):
     assert "--rehearse starts all sites" in " ".join(result.stderr.replace("│", " ").split())
 
 
+@pytest.fixture
+def forked(monkeypatch):
+    """Rehearsals start stand-ins for the commands of the sites, which `make slow` starts as they are."""
+    whole = rehearsal.Rehearsal.commands
+    forks.share()
+    monkeypatch.setenv("PYTHONPATH", with_tests())
+    monkeypatch.setattr(
+        rehearsal.Rehearsal,
+        "commands",
+        lambda *given: {name: [*forks.STAND_IN, *words[2:]] for name, words in whole(*given).items()},
+    )
+
+
+@LINUX
+@pytest.mark.usefixtures("forked")
 def test_a_rehearsal_from_the_command_line(study, tmp_path):
     study.write_text(study.read_text().replace("[sites]", '[sites]\nshare = ["loss"]'))
     result = call("site", "run", study, "--rehearse", "--output", tmp_path / "out")
