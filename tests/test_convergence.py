@@ -1,5 +1,6 @@
 """What the theory promises, seen in numbers."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from proxdasa import conditions, networks, problems, regularizers, schedules
 from proxdasa.reports.tables import slope
 
 
+@functools.cache
 def heterogeneous(n=6, d=5, noise=0.0):
     """Agents whose own minimisers lie far apart."""
     rng = np.random.default_rng(4)
@@ -19,6 +21,7 @@ def heterogeneous(n=6, d=5, noise=0.0):
     return problems.Quadratic(A, torch.tensor(10 * rng.normal(size=(n, d))), noise=noise)
 
 
+@functools.cache
 def solution(problem, weight):
     """The minimiser of mean F_i + weight ‖·‖₁ by many proximal gradient steps on the pooled problem, in NumPy."""
     A, b = problem.A.numpy().mean(0), problem.b.numpy().mean(0)
@@ -76,7 +79,7 @@ def test_baselines_that_correct_for_heterogeneity_reach_the_solution(method, wei
     problem = heterogeneous(n=7)
     result = proxdasa.run(
         method, problem, networks.ring(7), regularizer=regularizers.L1(weight) if weight else regularizers.Zero(),
-        iterations=1_500, observe_every=1_500,
+        iterations=900, observe_every=900,
     )  # fmt: skip
     assert float(np.abs(result.x[0].numpy() - solution(problem, weight)).max()) < 1e-8
     assert result.records[-1]["stationarity"] < 1e-15
@@ -180,6 +183,7 @@ def noise_floor(method, sizes, iterations, trials, regularizer):
     return floors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [proxdasa.ProxDASA, proxdasa.ProxDASAGT])
 def test_linear_speed_up(method):
     """At a fixed α ‖G‖² falls like 1/n: exponent within 0.15 of −1 (eight seeds gave −0.97 to −1.07)."""

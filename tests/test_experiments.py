@@ -116,6 +116,7 @@ def test_its_runs_can_be_repeated_from_their_files(levels, tmp_path):
         assert read(path).config() == levels[name].config()
 
 
+@pytest.mark.slow
 def test_tracking_removes_what_heterogeneity_adds():
     """At one class per agent Prox-DASA's agents disagree many times more than at β = 100, those of GT do not."""
     setups = heterogeneity(betas=(100.0, 0.0), iterations=300, trials=1)
@@ -193,6 +194,7 @@ def test_rounds_are_counted_as_promised():
     assert result.records[-1]["rounds"] == 60
 
 
+@pytest.mark.slow
 def test_a_transient_that_depends_on_the_graph(ends):
     """With one round: a ring is far from what the complete graph reaches, an exponential graph is not."""
     for R in ("000250", "001000"):
@@ -204,6 +206,7 @@ def test_a_transient_that_depends_on_the_graph(ends):
     assert excess[1] < 0.7 * excess[0]
 
 
+@pytest.mark.slow
 def test_rounds_pay_on_a_ring_and_not_on_an_exponential_graph(ends):
     for R in ("000250", "001000"):
         assert ends[f"ring-chebyshev-{R}"] < ends[f"ring-single-{R}"] / 2
@@ -211,6 +214,7 @@ def test_rounds_pay_on_a_ring_and_not_on_an_exponential_graph(ends):
         assert ends[f"exponential-single-{R}"] < ends[f"exponential-gossip-{R}"]
 
 
+@pytest.mark.slow
 def test_chebyshev_does_with_a_quarter_of_the_rounds(ends):
     """m = 5 instead of 20 on the ring: the same K, and the same end, for R and 4 R."""
     assert ends["ring-chebyshev-000250"] == pytest.approx(ends["ring-gossip-001000"], rel=0.1)
