@@ -258,12 +258,12 @@ def test_masks_average_to_the_network_without_them():
 
 @pytest.mark.parametrize("name", ["functional dropout", "LSTM", "transformer, embedding, positions"])
 def test_engines_agree_to_the_bit(name):
-    p = architectures.problem(name)
-    whole = run(p, exact=True).run()
-    first, *_ = in_threads(3, lambda transport: run(p, exact=True).run(processes=transport))
+    p, exact = architectures.problem(name), {"iterations": 6, "exact": True}
+    whole = run(p, **exact).run()
+    first, *_ = in_threads(3, lambda transport: run(p, **exact).run(processes=transport))
     assert torch.equal(first.x, whole.x)
-    close(run(p).run().x, whole.x, rtol=1e-7, atol=1e-9)
-    assert not torch.allclose(run(p, seed=1).run().x, whole.x)
+    close(run(p, iterations=6).run().x, whole.x, rtol=1e-7, atol=1e-9)
+    assert not torch.allclose(run(p, iterations=6, seed=1).run().x, whole.x)
 
 
 def test_an_interrupted_run_resumes_with_the_same_masks(tmp_path):

@@ -233,7 +233,7 @@ def solution():
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_tracking_still_finds_the_solution_and_averaging_alone_does_not(kind):
     """Agents whose optima differ, no noise: the tracker's mean survives every event."""
-    settings = {"regularizer": L1, "iterations": 1_000, "trials": 1, "conditions": KINDS[kind]}
+    settings = {"regularizer": L1, "iterations": 1_000, "observe_every": 1_000, "conditions": KINDS[kind]}
     tracked = proxdasa.run(proxdasa.ProxDASAGT(0.3, 0.2), QUADRATIC, networks.ring(8), **settings)
     alone = proxdasa.run(proxdasa.ProxDASA(0.3, 0.2), QUADRATIC, networks.ring(8), **settings)
     assert (tracked.x - solution()).abs().max() < 1e-8

@@ -85,10 +85,15 @@ def test_it_costs_no_gradient():
     assert last["full_gradients"] == 0
 
 
+@pytest.fixture(scope="module")
+def alone():
+    """A run in exact mode and one process."""
+    return setup(Stationary(0.05, every=20), exact=True).run()
+
+
 @pytest.mark.parametrize("size", [2, 3, 6])
-def test_all_engines_stop_before_the_same_iteration(size):
+def test_all_engines_stop_before_the_same_iteration(size, alone):
     made = setup(Stationary(0.05, every=20), exact=True)
-    alone = made.run()
     results = in_threads(size, lambda transport: made.run(processes=transport))
     for result in results:
         assert (result.stopped, result.iterations, result.stationary) == (
