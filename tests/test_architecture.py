@@ -59,8 +59,8 @@ MAY_IMPORT = {
         "schedules",
     },
     "estimators": {
-        "algorithms", "caller_warnings", "checks", "contracts", "data", "metrics", "mixing", "networks", "problems",
-        "regularizers", "runs", "schedules", "tuning",
+        "algorithms", "caller_warnings", "checks", "contracts", "data", "metrics", "mixing", "modules", "networks",
+        "problems", "regularizers", "runs", "schedules", "tuning",
     },
     "testing": {
         "checks", "conditions", "contracts", "engines", "mixing", "networks", "problems", "regularizers", "runs",
