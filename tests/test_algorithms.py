@@ -204,6 +204,11 @@ TRACKERS = {
 }
 """Tracker and what it tracks."""
 FULL_GRADIENTS = (algorithms.ProxGTSRE, algorithms.DeepStormV1SVRG)
+SEVERAL_GRADIENTS = (
+    algorithms.ProxGTSA, algorithms.ProxGTSRO, algorithms.ProxGTSRE,
+    algorithms.DeepStormV2, algorithms.DeepStormV1, algorithms.DeepStormV1SVRG,
+)  # fmt: skip
+"""Methods that may ask for more than one in a step, which is therefore taken whole."""
 
 
 @ALGORITHMS
@@ -218,6 +223,7 @@ def test_keeps_the_laws_of_all_methods(method):
         "single": method is algorithms.SPPDM,  # whose steps depend on the number of neighbours
         "averaging": method not in PAPERS,
         "heard": method is algorithms.SPPDM,  # which does not mix
+        "slices": method in SEVERAL_GRADIENTS,
     }
     assert method.facts.tracking == TRACKERS.get(method)
     report = check_algorithm(made(method))
