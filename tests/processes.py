@@ -425,8 +425,6 @@ def run_command(words, env):
         if TROUBLE in env and words[0] == "proxdasa":
             runpy.run_path(env[TROUBLE])
         PROGRAMS[words[0]]()
-        if "mpi4py.MPI" in sys.modules:
-            sys.modules["mpi4py.MPI"].Finalize()  # as at the end of an interpreter, or mpiexec finds that one has died
     except SystemExit as end:
         code = end.code
     except BaseException:
