@@ -30,6 +30,10 @@ from proxdasa.devices import CPU, send
 BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
+AHEAD, FEW = 8, 2**14
+"""Blocks of samples that are made together if they take no more than so many words: making few takes a fixed time,
+whatever their number. No part of the naming."""
+
 # Streams: small numbers are the independent samples of one iteration; these are kept apart from them and each other.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))
 DATA, COMPRESSION, EVENTS = 2**33, 2**34, 2**35
@@ -130,15 +134,18 @@ class Samples:
         self.problem, self.seed, self.trials, self.agents = problem, seed, trials, agents
         self._first_trial, self._device = first_trial, device
         self._words = Words()
+        self._ahead = AHEAD if AHEAD * BLOCK * trials * len(agents) * problem.words <= FEW else 1
         self._held: dict[int, tuple[int, Tensor]] = {}
 
     def __call__(self, k: int, stream: int = 0) -> Tensor:
         """The sample named (seed, stream, trial, agent, k) of every trial and agent here."""
-        block, offset = divmod(k, BLOCK)
+        turn, offset = divmod(k, self._ahead * BLOCK)
         held = self._held.get(stream)
-        if held is None or held[0] != block:
-            # Only the last block of each stream is kept: iterations ask for them in order.
-            held = self._held[stream] = (block, send(self.problem.sample(self._fetch(block, stream)), self._device))
+        if held is None or held[0] != turn:
+            # Only the last ones of each stream are kept: iterations ask for them in order.
+            words = [self._fetch(turn * self._ahead + number, stream) for number in range(self._ahead)]
+            sample = self.problem.sample(torch.cat(words) if self._ahead > 1 else words[0])
+            held = self._held[stream] = (turn, send(sample, self._device))
         return held[1][offset]
 
     def _fetch(self, block: int, stream: int) -> Tensor:
