@@ -27,7 +27,7 @@ def causes(
 ) -> None:
     """What the presets do differently on MNIST, one thing at a time: Prox-DASA's start, penalty, data and steps.
 
-    Takes half an hour on one core. Finished runs of the same settings in the output folder are reused. The data:
+    Takes 30 to 45 minutes on one core. Finished runs of the same settings in the output folder are reused. The data:
     [b]proxdasa data fetch mnist[/].
     """
     from proxdasa.experiments.causes import causes as plan  # noqa: PLC0415 - imports PyTorch
