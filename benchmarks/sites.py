@@ -35,13 +35,13 @@ from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 from tests.namespaces import ADDRESSES, machines
 
 from proxdasa.runs.denormals import flushed_denormals
+from proxdasa.sites.connections import Connections
 from proxdasa.sites.heap import share_one_heap
-from proxdasa.sites.letters import SIZE
 from proxdasa.sites.links import Links
-from proxdasa.sites.post import Post
 from proxdasa.sites.rounds import Combination, Rounds
+from proxdasa.sites.wire_format import SIZE
 
-import grpc  # isort: skip - after proxdasa.sites.post, which says what TLS may do
+import grpc  # isort: skip - after proxdasa.sites.connections, which says what TLS may do
 
 NAMES = ("aachen", "berlin")
 """The first calls the second."""
@@ -119,8 +119,8 @@ def mixture() -> Combination:
 class Rows:
     """Rounds as a site makes them: one in each iteration."""
 
-    def __init__(self, post: Post, other: str) -> None:
-        self.links = Links(post, {other: 0.5}, 2, PATIENCE, LONG)
+    def __init__(self, connections: Connections, other: str) -> None:
+        self.links = Links(connections, {other: 0.5}, 2, PATIENCE, LONG)
         self.rounds, self._k = Rounds(self.links, PATIENCE, PATIENCE), itertools.count()
         self._combine = mixture()
         self.rounds.assemble(everybody=True)
@@ -150,13 +150,13 @@ class Answerer:
         self._server.add_secure_port(address, credentials)
         self._server.start()
 
-    def _answer(self, letters: Iterator[bytes], _context: Any) -> Iterator[bytes]:
-        threading.Thread(target=self._read, args=(letters,), daemon=True).start()
+    def _answer(self, messages: Iterator[bytes], _context: Any) -> Iterator[bytes]:
+        threading.Thread(target=self._read, args=(messages,), daemon=True).start()
         yield from iter(self._outgoing.get, None)
 
-    def _read(self, letters: Iterator[bytes]) -> None:
+    def _read(self, messages: Iterator[bytes]) -> None:
         with suppress(grpc.RpcError):  # the end of the other process
-            for data in letters:
+            for data in messages:
                 self._incoming.put(data)
 
     def exchange(self, payload: bytes) -> bytes:
@@ -216,11 +216,11 @@ def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats:
     files = [file.read_bytes() for file in (own.key, own.certificate, own.authorities)]
     bare = (Caller if calls else Answerer)(bare_address, files)
     widest = 4 * max(WIDTHS.values())
-    post = Post(name, {other: address if calls else ""}, None if calls else address, own, {}, widest)
+    connections = Connections(name, {other: address if calls else ""}, None if calls else address, own, {}, widest)
     found: Times = {}
     try:
         with torch.no_grad(), flushed_denormals():
-            rows = Rows(post, other)
+            rows = Rows(connections, other)
             for what, width in WIDTHS.items():
                 row, payload = torch.rand(1, 1, width), bytes(SIZE + 4 * width)
                 candidates: dict[str, Callable[[], object]] = {
@@ -239,7 +239,7 @@ def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats:
             (folder / "times.json").write_text(json.dumps(found), encoding="utf-8")
     finally:
         bare.close()
-        post.close()
+        connections.close()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 from tests import forks
 
-# What `proxdasa.sites.post` sets, for workers in which another library imports grpc before.
+# What `proxdasa.sites.connections` sets, for workers in which another library imports grpc before.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
 WAITING = (

@@ -6,7 +6,7 @@ import threading
 import time
 
 from proxdasa.sites import keys
-from proxdasa.sites.post import Credentials
+from proxdasa.sites.connections import Credentials
 from proxdasa.sites.rehearsal import HOST, free_ports
 from proxdasa.sites.site import Site
 from proxdasa.sites.study import read_study

@@ -25,7 +25,7 @@ def machines(rate=None, delay=None):
     With a delay, such as ``20ms``, everything arrives so much later; not every kernel can do that. OSError says why
     there are none.
     """
-    names = [f"proxdasa-{os.getpid()}-{letter}" for letter in "ab"]
+    names = [f"proxdasa-{os.getpid()}-{message}" for message in "ab"]
     with _namespaces(names):
         _explain(_join, names, rate, delay)
         yield names

@@ -55,7 +55,7 @@ def slow(federation):
 
 
 def back_over_long_links(federation):
-    """The site that comes back computes much faster than the others, who wait for each other's letters."""
+    """The site that comes back computes much faster than the others, who wait for each other's messages."""
     killed_and_back(federation)
 
 
@@ -147,7 +147,7 @@ def test_the_last_rounds_are_made_whatever_the_method_sends(tmp_path):
     apart, before = (rows - rows.mean(dim=0) for rows in (federation.state("x"), x))
     assert apart.norm() < 10 * federation.study.agreement * before.norm()
     record = federation.sites["aachen"].rows[-1]
-    assert 0 < record["wire_bytes"] <= federation.sites["aachen"].post.spent["bytes"]
+    assert 0 < record["wire_bytes"] <= federation.sites["aachen"].connections.spent["bytes"]
     assert "bytes" not in record
 
 
@@ -167,7 +167,7 @@ def test_sites_whose_columns_differ_are_refused(tmp_path):
     federation.start()
     assert not federation.join(30)
     assert sorted(federation.errors) == [*names], "neither finds a neighbour"
-    assert sum(site.post.spent["refused"] for site in federation.sites.values()) > 0
+    assert sum(site.connections.spent["refused"] for site in federation.sites.values()) > 0
 
 
 def check_agreement(federation):

@@ -134,7 +134,7 @@ def test_a_site_has_a_report_page_of_its_own(tmp_path):
     first, last = links["berlin"]["down"][0]
     assert 40 <= first < last
     assert f"{first} to {last}" in down
-    assert sum(link["sent"] for link in links.values()) == federation.sites["aachen"].post.spent["bytes"]
+    assert sum(link["sent"] for link in links.values()) == federation.sites["aachen"].connections.spent["bytes"]
     assert run["unknown"] == "a site has its own x only"
     assert {"key": "loss", "name": "loss", "formula": "F_i(x_i)", "log": True, "alike": True} in found["measures"]
     assert not any(key.startswith("facts.links") for key in found["shared"])

@@ -67,7 +67,7 @@ def test_a_site_killed_in_the_last_rounds_gets_the_model_when_it_returns(tmp_pat
 def test_a_site_that_returns_when_all_have_left_keeps_what_it_has_and_says_so(tmp_path):
     federation = Federation(tmp_path / "sites", names=NAMES, wait=0.1)
     site = federation.make("berlin")
-    site.post.close()
+    site.connections.close()
     state = site._algorithm.init(site.agent, site._start)
     site._save(3, state._replace(x=state.x + 7.0))
     for _ in range(2):  # it can try again, because others may return as well

@@ -1,4 +1,4 @@
-"""What a site counts, letter by letter: the neighbours are played by the test."""
+"""What a site counts, message by message: the neighbours are played by the test."""
 
 import threading
 import time
@@ -10,30 +10,30 @@ import torch
 
 from proxdasa import networks
 from proxdasa.engines.products import ExactProduct
-from proxdasa.sites.bell import Bell
-from proxdasa.sites.letters import Kind, Letter
 from proxdasa.sites.links import BEAT, NOTHING, UNKNOWN, Links
+from proxdasa.sites.notifier import Notifier
 from proxdasa.sites.rounds import Combination, Rounds
+from proxdasa.sites.wire_format import Kind, Message
 
 WEIGHTS = {"aachen": 0.25, "celle": 0.25}
 
 
 class Letterbox:
-    """What `Links` and `Rounds` need of a `proxdasa.sites.post.Post`; letters to send are kept."""
+    """What `Links` and `Rounds` need of a `proxdasa.sites.connections.Connections`; messages to send are kept."""
 
     me = "berlin"
 
     def __init__(self):
-        self.boxes, self.news = {name: deque() for name in WEIGHTS}, Bell()
+        self.boxes, self.news = {name: deque() for name in WEIGHTS}, Notifier()
         self.sent, self.refused = [], []
         self.gone = set()
 
-    def put(self, name, *letters):
-        self.boxes[name] += letters
-        self.news.ring()
+    def put(self, name, *messages):
+        self.boxes[name] += messages
+        self.news.notify()
 
-    def send(self, name, letter):
-        self.sent.append((name, letter))
+    def send(self, name, message):
+        self.sent.append((name, message))
         return True
 
     def connected(self, name):
@@ -49,19 +49,19 @@ def links():
 
 
 def row(k, value, since=0, counted=0):
-    return Letter(Kind.ROWS, 0, k, 0, since, counted, payload=torch.full((2,), value).numpy().tobytes())
+    return Message(Kind.ROWS, 0, k, 0, since, counted, payload=torch.full((2,), value).numpy().tobytes())
 
 
 def test_the_last_row_of_a_neighbour_that_has_finished_counts(links):
     """It has our row of this round, and counted it; that it has finished comes before the row of another one."""
     rounds, found = Rounds(links, patience=60.0, wait=1.0), {}
     links.begin(0)
-    links.post.put("aachen", row(0, 1.0), Letter(Kind.DONE, k=0, payload=bytes(8)))
+    links.connections.put("aachen", row(0, 1.0), Message(Kind.DONE, k=0, payload=bytes(8)))
     waiting = threading.Thread(target=lambda: found.update(rounds.exchange(np.zeros(2, np.float32))), daemon=True)
     waiting.start()
-    while links.post.boxes["aachen"] or not links.all["aachen"].last_row:
+    while links.connections.boxes["aachen"] or not links.all["aachen"].last_row:
         time.sleep(0.001)
-    links.post.put("celle", row(0, 2.0))
+    links.connections.put("celle", row(0, 2.0))
     waiting.join(20)
     assert {name: values.tolist() for name, values in found.items()} == {"aachen": [1.0, 1.0], "celle": [2.0, 2.0]}
     links.begin(1)
@@ -71,8 +71,8 @@ def test_the_last_row_of_a_neighbour_that_has_finished_counts(links):
 
 def test_a_round_does_not_wait_for_a_neighbour_that_has_finished(links):
     links.begin(0)
-    links.post.put("aachen", Letter(Kind.DONE, k=0, payload=bytes(8)))
-    links.post.put("celle", row(0, 2.0))
+    links.connections.put("aachen", Message(Kind.DONE, k=0, payload=bytes(8)))
+    links.connections.put("celle", row(0, 2.0))
     assert list(Rounds(links, patience=60.0, wait=1.0).exchange(np.zeros(2, np.float32))) == ["celle"]
 
 
@@ -80,14 +80,14 @@ def test_the_row_of_a_neighbour_that_leaves_at_this_moment_counts(links, monkeyp
     """It has sent its row, so it may have counted ours."""
 
     def leave(name):
-        if name == "aachen" and name not in links.post.gone:
-            links.post.put(name, row(0, 1.0))
-            links.post.gone.add(name)
-        return name not in links.post.gone
+        if name == "aachen" and name not in links.connections.gone:
+            links.connections.put(name, row(0, 1.0))
+            links.connections.gone.add(name)
+        return name not in links.connections.gone
 
     links.begin(0)
-    links.post.put("celle", row(0, 2.0))
-    monkeypatch.setattr(links.post, "connected", leave)
+    links.connections.put("celle", row(0, 2.0))
+    monkeypatch.setattr(links.connections, "connected", leave)
     assert {*Rounds(links, patience=60.0, wait=1.0).exchange(np.zeros(2, np.float32))} == {"aachen", "celle"}
 
 
@@ -107,7 +107,7 @@ def test_trackers_are_set_anew_unless_both_ends_know_that_they_counted_the_same(
     link = links.all["aachen"]
     links.begin(9)
     link.since, link.last = None, ours
-    links.post.put("aachen", Letter(Kind.PROPOSE, 0, 12, since=theirs[0], counted=theirs[1]))
+    links.connections.put("aachen", Message(Kind.PROPOSE, 0, 12, since=theirs[0], counted=theirs[1]))
     links.read()
     assert link.since == 12
     assert links.adopt() is anew
@@ -140,10 +140,10 @@ def test_a_site_that_is_alone_keeps_the_pace_of_all(links):
     links.begin(0)
     waiting = threading.Thread(target=links.begin, args=(1,), daemon=True)
     waiting.start()
-    links.post.put("aachen", Letter(Kind.WHERE, 0, 1))
+    links.connections.put("aachen", Message(Kind.WHERE, 0, 1))
     time.sleep(0.05)
     assert waiting.is_alive()
-    links.post.put("aachen", Letter(Kind.PROPOSE, 0, 12, since=NOTHING[0], counted=NOTHING[1]))
+    links.connections.put("aachen", Message(Kind.PROPOSE, 0, 12, since=NOTHING[0], counted=NOTHING[1]))
     waiting.join(20)
     assert not waiting.is_alive(), "a neighbour that takes part again ends the pause"
     assert BEAT / 10 <= links.pace <= 30.0

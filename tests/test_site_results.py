@@ -10,7 +10,7 @@ import torch
 import tests.federation
 from proxdasa import data, metrics, problems
 from proxdasa.engines.products import ExactProduct
-from proxdasa.sites.letters import Kind, Letter
+from proxdasa.sites.wire_format import Kind, Message
 from tests.federation import Federation
 
 PATIENT = {"patience": 60.0, "wait": 60.0}
@@ -62,12 +62,12 @@ def test_running_statistics_survive_a_restart_and_are_taken_over_with_x(tmp_path
     """One that was too far behind ends with the x of the others, which is nothing without their statistics."""
     federation = with_statistics(tmp_path / "sites", monkeypatch, "average")
     site = federation.make("berlin")
-    site.post.close()
+    site.connections.close()
     state = site._algorithm.init(site.agent, site._start)
     held = site.agent.extra_rows["buffers"] = torch.arange(9.0).view(1, 1, 9)
     site._save(3, state)
     again = federation.make("berlin")
-    again.post.close()
+    again.connections.close()
     again.rounds.assemble = lambda everybody: None
     k, found = again._begin()
     assert k == 3
@@ -87,7 +87,7 @@ def test_a_site_measures_what_it_can_by_itself(tmp_path):
         "loss", "objective", "density", "solution_density", "certificate",
     ]  # fmt: skip
     site = federation.make("berlin")
-    site.post.close()
+    site.connections.close()
     x, z = torch.tensor([[[1.0, -2.0]]]).double(), torch.tensor([[[0.5, 3.0]]]).double()
     zero = torch.zeros_like(x)
     site._observe(1, site._algorithm.State(**dict.fromkeys(site._algorithm.State._fields, zero) | {"x": x, "z": z}))
@@ -113,16 +113,16 @@ def test_the_last_row_of_a_neighbour_counts_though_it_has_finished(tmp_path):
     """The word that it has finished may be read together with the row."""
     federation = Federation(tmp_path / "sites", iterations=4, **PATIENT)
     site = federation.make("berlin")
-    site.post.close()
+    site.connections.close()
     site.links.begin(3)
     mine, theirs = np.zeros((1, 1, 2)), np.ones((1, 1, 2))
     for name in site.links.all:
-        letters = (
-            Letter(Kind.ROWS, 0, 3, 0, 0, 0, payload=theirs.tobytes()),
-            Letter(Kind.DONE, 0, 3, payload=b"x"),
+        messages = (
+            Message(Kind.ROWS, 0, 3, 0, 0, 0, payload=theirs.tobytes()),
+            Message(Kind.DONE, 0, 3, payload=b"x"),
         )
-        site.post.boxes[name].extend(letters)
-    site.post.send = lambda *_: True
+        site.connections.boxes[name].extend(messages)
+    site.connections.send = lambda *_: True
     assert all(np.array_equal(row, theirs) for row in site.rounds.exchange(mine).values())
     assert site.rounds.missed == 0
     assert site.rounds.exchange(mine) == {}, "there is no other, and nobody waits for it"

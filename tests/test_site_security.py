@@ -1,4 +1,4 @@
-"""Who gets in: certificates, greetings, and letters that do not fit."""
+"""Who gets in: certificates, greetings, and messages that do not fit."""
 
 import json
 import socket
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from proxdasa.sites import keys
-from proxdasa.sites.letters import SIZE, Kind, Letter, unpack
+from proxdasa.sites.connections import BOX, METHOD, Connections
 from proxdasa.sites.links import Links
-from proxdasa.sites.post import BOX, METHOD, Post
 from proxdasa.sites.rounds import Rounds
+from proxdasa.sites.wire_format import SIZE, Kind, Message, unpack
 from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 
 STUDY = {"study file": "abc", "version of proxdasa": "1"}
@@ -36,33 +36,33 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def post(folder):
+def connections(folder):
     """Aachen, whose one neighbour is Berlin, and which waits to be called."""
-    post = Post("aachen", {"berlin": ""}, f"{HOST}:0", credentials(folder, "aachen"), STUDY, 1_000)
-    yield post
-    post.close()
+    connections = Connections("aachen", {"berlin": ""}, f"{HOST}:0", credentials(folder, "aachen"), STUDY, 1_000)
+    yield connections
+    connections.close()
 
 
 class Caller:
     """A program that calls Aachen with some certificate and says what it likes."""
 
-    def __init__(self, post, folder, name, greeting=None):
+    def __init__(self, connections, folder, name, greeting=None):
         key, certificate, roots = (
             (folder / file).read_bytes() for file in (f"{name}.key", f"{name}.crt", keys.CERTIFICATE)
         )
         self._channel = grpc.secure_channel(
-            f"{HOST}:{post.port}",
+            f"{HOST}:{connections.port}",
             grpc.ssl_channel_credentials(roots, key, certificate),
             [("grpc.ssl_target_name_override", "aachen")],
         )
         self._open = True
-        self.letters = [Letter(Kind.HELLO, payload=json.dumps(greeting or {"site": name, **STUDY}).encode()).pack()]
+        self.messages = [Message(Kind.HELLO, payload=json.dumps(greeting or {"site": name, **STUDY}).encode()).pack()]
         self.call = self._channel.stream_stream(METHOD)(self._send())
 
     def _send(self):
         while self._open:
-            while self.letters:
-                yield self.letters.pop(0)
+            while self.messages:
+                yield self.messages.pop(0)
             time.sleep(0.002)
 
     def refusal(self):
@@ -77,11 +77,11 @@ class Caller:
 
 
 @pytest.fixture
-def call(post, folder):
+def call(connections, folder):
     callers = []
 
     def make(name, greeting=None, at=folder):
-        callers.append(Caller(post, at, name, greeting))
+        callers.append(Caller(connections, at, name, greeting))
         return callers[-1]
 
     yield make
@@ -89,22 +89,22 @@ def call(post, folder):
         caller.close()
 
 
-def test_a_neighbour_gets_in(post, call):
+def test_a_neighbour_gets_in(connections, call):
     caller = call("berlin")
     assert unpack(next(caller.call)).kind is Kind.HELLO
-    wait_until(lambda: post.connected("berlin"))
-    caller.letters.append(Letter(Kind.WHERE, k=7, sequence=0).pack())
-    wait_until(lambda: post.boxes["berlin"])
-    assert post.boxes["berlin"][0].k == 7
-    assert post.send("berlin", Letter(Kind.WHERE, k=8))
+    wait_until(lambda: connections.connected("berlin"))
+    caller.messages.append(Message(Kind.WHERE, k=7, sequence=0).pack())
+    wait_until(lambda: connections.boxes["berlin"])
+    assert connections.boxes["berlin"][0].k == 7
+    assert connections.send("berlin", Message(Kind.WHERE, k=8))
     assert unpack(next(caller.call)).k == 8
-    assert post.spent["refused"] == 0
+    assert connections.spent["refused"] == 0
 
 
-def test_a_site_that_is_no_neighbour_is_refused(post, call):
+def test_a_site_that_is_no_neighbour_is_refused(connections, call):
     assert call("celle").refusal() == "celle is no neighbour of aachen"
-    assert post.spent["refused"] == 1
-    assert not post.connected("berlin")
+    assert connections.spent["refused"] == 1
+    assert not connections.connected("berlin")
 
 
 @pytest.mark.parametrize(
@@ -116,16 +116,16 @@ def test_a_site_that_is_no_neighbour_is_refused(post, call):
         ([1, 2], "berlin sent no greeting"),
     ],
 )
-def test_greetings_that_do_not_fit(post, call, greeting, words):
+def test_greetings_that_do_not_fit(connections, call, greeting, words):
     assert call("berlin", greeting).refusal() == words
-    assert post.spent["refused"] == 1
+    assert connections.spent["refused"] == 1
 
 
-def test_a_foreign_authority_is_refused(post, call, folder, tmp_path):
+def test_a_foreign_authority_is_refused(connections, call, folder, tmp_path):
     make_keys(tmp_path, ["berlin"])
     (tmp_path / keys.CERTIFICATE).write_bytes((folder / keys.CERTIFICATE).read_bytes())  # so that we trust aachen
     call("berlin", at=tmp_path).refusal()
-    assert not post.connected("berlin")
+    assert not connections.connected("berlin")
 
 
 @pytest.mark.parametrize("foreign", [False, True])
@@ -133,8 +133,10 @@ def test_whoever_answers_in_place_of_a_neighbour_is_refused(folder, tmp_path, fo
     """One has a certificate of the same authority in another name, the other one in this name of its own authority."""
     make_keys(tmp_path, ["berlin"])
     own = credentials(tmp_path, "berlin") if foreign else credentials(folder, "celle")
-    other = Post("berlin", {"aachen": ""}, f"{HOST}:0", own, STUDY, 1_000)
-    aachen = Post("aachen", {"berlin": f"{HOST}:{other.port}"}, None, credentials(folder, "aachen"), STUDY, 1_000)
+    other = Connections("berlin", {"aachen": ""}, f"{HOST}:0", own, STUDY, 1_000)
+    aachen = Connections(
+        "aachen", {"berlin": f"{HOST}:{other.port}"}, None, credentials(folder, "aachen"), STUDY, 1_000
+    )
     try:
         wait_until(lambda: aachen.spent["refused"])
         assert not aachen.connected("berlin")
@@ -146,7 +148,7 @@ def test_whoever_answers_in_place_of_a_neighbour_is_refused(folder, tmp_path, fo
 def test_a_neighbour_that_is_not_there_is_not_refused(folder, caplog):
     caplog.set_level("DEBUG", logger="proxdasa.sites")
     address = f"{HOST}:{free_ports(1)[0]}"
-    aachen = Post("aachen", {"berlin": address}, None, credentials(folder, "aachen"), STUDY, 1_000)
+    aachen = Connections("aachen", {"berlin": address}, None, credentials(folder, "aachen"), STUDY, 1_000)
     try:
         wait_until(lambda: "berlin cannot be reached" in caplog.text)
     finally:
@@ -154,7 +156,7 @@ def test_a_neighbour_that_is_not_there_is_not_refused(folder, caplog):
     assert aachen.spent["refused"] == 0
 
 
-def test_an_expired_certificate_is_refused(post, call, folder, tmp_path, monkeypatch):
+def test_an_expired_certificate_is_refused(connections, call, folder, tmp_path, monkeypatch):
     for file in ("authority/authority.crt", "authority/authority.key", keys.CERTIFICATE):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_bytes((folder / file).read_bytes())
@@ -165,72 +167,75 @@ def test_an_expired_certificate_is_refused(post, call, folder, tmp_path, monkeyp
     with pytest.raises(ValueError, match="expired on"):
         keys.check_pair(*credentials(tmp_path, "berlin"))
     call("berlin", at=tmp_path).refusal()
-    assert not post.connected("berlin")
+    assert not connections.connected("berlin")
 
 
-def test_tls_1_2_is_refused(post, folder):
+def test_tls_1_2_is_refused(connections, folder):
     context = ssl.create_default_context(cafile=str(folder / keys.CERTIFICATE))
     context.load_cert_chain(folder / "berlin.crt", folder / "berlin.key")
     context.set_alpn_protocols(["h2"])
-    with socket.create_connection((HOST, post.port)) as raw, context.wrap_socket(raw, server_hostname="aachen") as new:
+    with (
+        socket.create_connection((HOST, connections.port)) as raw,
+        context.wrap_socket(raw, server_hostname="aachen") as new,
+    ):
         assert new.version() == "TLSv1.3"
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with (
-        socket.create_connection((HOST, post.port)) as raw,
+        socket.create_connection((HOST, connections.port)) as raw,
         pytest.raises((ssl.SSLError, OSError)),
         context.wrap_socket(raw, server_hostname="aachen"),
     ):
         pass
 
 
-def test_plain_tcp_does_no_harm(post, call):
-    with socket.create_connection((HOST, post.port)) as raw:
+def test_plain_tcp_does_no_harm(connections, call):
+    with socket.create_connection((HOST, connections.port)) as raw:
         raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(1000))
         call("berlin")
-        wait_until(lambda: post.connected("berlin"))
+        wait_until(lambda: connections.connected("berlin"))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        Letter(Kind.WHERE, sequence=1).pack(),  # one is missing, or out of order
+        Message(Kind.WHERE, sequence=1).pack(),  # one is missing, or out of order
         b"short",
         struct.pack("<B", 99) + bytes(SIZE),  # of no kind
-        Letter(Kind.ROWS, payload=bytes(20_000)).pack(),  # larger than any that is due
+        Message(Kind.ROWS, payload=bytes(20_000)).pack(),  # larger than any that is due
     ],
 )
-def test_letters_that_do_not_fit_end_the_stream(post, call, data):
+def test_letters_that_do_not_fit_end_the_stream(connections, call, data):
     caller = call("berlin")
-    wait_until(lambda: post.connected("berlin"))
-    caller.letters.append(data)
-    wait_until(lambda: not post.connected("berlin"))
-    assert not post.boxes["berlin"]
+    wait_until(lambda: connections.connected("berlin"))
+    caller.messages.append(data)
+    wait_until(lambda: not connections.connected("berlin"))
+    assert not connections.boxes["berlin"]
 
 
-def test_a_letter_that_is_sent_twice_ends_the_stream(post, call):
+def test_a_letter_that_is_sent_twice_ends_the_stream(connections, call):
     caller = call("berlin")
-    wait_until(lambda: post.connected("berlin"))
-    caller.letters += [Letter(Kind.WHERE, k=1).pack()] * 2
-    wait_until(lambda: not post.connected("berlin"))
-    assert [letter.k for letter in post.boxes["berlin"]] == [1]
-    assert post.spent["refused"] == 1
+    wait_until(lambda: connections.connected("berlin"))
+    caller.messages += [Message(Kind.WHERE, k=1).pack()] * 2
+    wait_until(lambda: not connections.connected("berlin"))
+    assert [message.k for message in connections.boxes["berlin"]] == [1]
+    assert connections.spent["refused"] == 1
 
 
-def test_a_flood_loses_the_oldest_letters(post, call):
+def test_a_flood_loses_the_oldest_letters(connections, call):
     caller = call("berlin")
-    wait_until(lambda: post.connected("berlin"))
-    caller.letters += [Letter(Kind.WHERE, k=k, sequence=k).pack() for k in range(3 * BOX)]
-    wait_until(lambda: post.boxes["berlin"] and post.boxes["berlin"][-1].k == 3 * BOX - 1)
-    assert len(post.boxes["berlin"]) == BOX
+    wait_until(lambda: connections.connected("berlin"))
+    caller.messages += [Message(Kind.WHERE, k=k, sequence=k).pack() for k in range(3 * BOX)]
+    wait_until(lambda: connections.boxes["berlin"] and connections.boxes["berlin"][-1].k == 3 * BOX - 1)
+    assert len(connections.boxes["berlin"]) == BOX
 
 
-def test_a_neighbour_that_takes_no_letters_is_cut_off(post, call):
+def test_a_neighbour_that_takes_no_letters_is_cut_off(connections, call):
     call("berlin")  # it never reads
-    wait_until(lambda: post.connected("berlin"))
+    wait_until(lambda: connections.connected("berlin"))
     until = time.monotonic() + 20
-    while post.send("berlin", Letter(Kind.ROWS, payload=bytes(1_000))) and time.monotonic() < until:
+    while connections.send("berlin", Message(Kind.ROWS, payload=bytes(1_000))) and time.monotonic() < until:
         pass
-    assert not post.connected("berlin")
+    assert not connections.connected("berlin")
 
 
 def test_bytes_between_sites_do_not_hold_the_rows(folder):
@@ -238,11 +243,13 @@ def test_bytes_between_sites_do_not_hold_the_rows(folder):
     (port,) = free_ports(1)
     relay = Relay(port)
     row = bytes(range(256)) * 4
-    berlin = Post("berlin", {"aachen": ""}, f"{HOST}:{port}", credentials(folder, "berlin"), STUDY, 2_000)
-    aachen = Post("aachen", {"berlin": f"{HOST}:{relay.port}"}, None, credentials(folder, "aachen"), STUDY, 2_000)
+    berlin = Connections("berlin", {"aachen": ""}, f"{HOST}:{port}", credentials(folder, "berlin"), STUDY, 2_000)
+    aachen = Connections(
+        "aachen", {"berlin": f"{HOST}:{relay.port}"}, None, credentials(folder, "aachen"), STUDY, 2_000
+    )
     try:
         wait_until(lambda: aachen.connected("berlin") and berlin.connected("aachen"))
-        assert aachen.send("berlin", Letter(Kind.ROWS, payload=row))
+        assert aachen.send("berlin", Message(Kind.ROWS, payload=row))
         wait_until(lambda: berlin.boxes["aachen"])
         assert berlin.boxes["aachen"][0].payload == row
     finally:
@@ -254,16 +261,16 @@ def test_bytes_between_sites_do_not_hold_the_rows(folder):
 
 
 @pytest.fixture
-def rounds(post, call):
+def rounds(connections, call):
     """Aachen's rounds, in its first iteration, with Berlin on the line; what Berlin has written is in the box."""
     caller = call("berlin")
-    wait_until(lambda: post.connected("berlin"))
+    wait_until(lambda: connections.connected("berlin"))
 
-    def make(*letters):
-        links = Links(post, {"berlin": 0.5}, 2, patience=5.0, end=100)
+    def make(*messages):
+        links = Links(connections, {"berlin": 0.5}, 2, patience=5.0, end=100)
         links.begin(0)
-        caller.letters += [letter._replace(sequence=number).pack() for number, letter in enumerate(letters)]
-        wait_until(lambda: len(post.boxes["berlin"]) == len(letters))
+        caller.messages += [message._replace(sequence=number).pack() for number, message in enumerate(messages)]
+        wait_until(lambda: len(connections.boxes["berlin"]) == len(messages))
         return Rounds(links, patience=5.0, wait=5.0)
 
     return make
@@ -273,9 +280,9 @@ def rounds(post, call):
     ("numbers", "accepted"),
     [((1.0, 2.0), False), ((1.0, 2.0, np.nan), False), ((1.0, -np.inf, 3.0), False), ((3e38, -3e38, 0.0), True)],
 )
-def test_rows_of_a_wrong_size_or_not_finite_are_refused(post, rounds, numbers, accepted):
+def test_rows_of_a_wrong_size_or_not_finite_are_refused(connections, rounds, numbers, accepted):
     payload = np.array(numbers, np.float32).tobytes()
-    made = rounds(Letter(Kind.ROWS, k=0, since=0, payload=payload))
+    made = rounds(Message(Kind.ROWS, k=0, since=0, payload=payload))
     assert len(made.exchange(np.zeros((1, 1, 3), np.float32))) == accepted
-    assert post.spent["refused"] == (not accepted)
+    assert connections.spent["refused"] == (not accepted)
     assert (made.links.all["berlin"].since is None) is not accepted

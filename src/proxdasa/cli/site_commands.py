@@ -178,8 +178,8 @@ def _write_page(folder: Path, name: str) -> None:
 
 def _prepare(study: Path, name: str, data: Path | None, keys: Path, listen: str | None) -> tuple[Any, Any, str | None]:
     """The study, the credentials and the address to listen at."""
+    from proxdasa.sites.connections import Credentials  # noqa: PLC0415
     from proxdasa.sites.keys import CERTIFICATE, check_pair  # noqa: PLC0415
-    from proxdasa.sites.post import Credentials  # noqa: PLC0415
     from proxdasa.sites.study import read_study  # noqa: PLC0415
 
     known = read_study(study, data)

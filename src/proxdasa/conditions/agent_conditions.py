@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from proxdasa.checks import check_positive, check_probability, check_whole, invalid
+from proxdasa.conditions.duration_checks import check_means
 from proxdasa.conditions.events import Chain, Draws, Events
-from proxdasa.conditions.means import check_means
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from proxdasa.checks import check_probability
+from proxdasa.conditions.duration_checks import check_means
 from proxdasa.conditions.events import Chain, Draws, Events
-from proxdasa.conditions.means import check_means
 
 
 @dataclass(frozen=True)

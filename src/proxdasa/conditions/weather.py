@@ -14,7 +14,7 @@ from torch import Tensor
 
 from proxdasa.checks import invalid
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
-from proxdasa.conditions.pace import Pace
+from proxdasa.conditions.round_prediction import RoundPrediction
 from proxdasa.contracts import Network
 from proxdasa.devices import CPU, send
 
@@ -75,7 +75,7 @@ class Weather:
         self.oldest = longest_delay(conditions)
         weights = [np.asarray(W[tuple(network.edges.T)]).ravel() for W in network.rounds]
         self._present = torch.from_numpy(np.stack(weights, axis=1) > 0) if weights else None
-        self.trials, self._k, self._pace = trials, 0, Pace()
+        self.trials, self._k, self._prediction = trials, 0, RoundPrediction()
         self._by_rounds = bool(self._links) or self._present is not None or not self._agents
         self._block, self._active = -1, torch.empty(0)  # who takes part in its iterations, [BLOCK, trials, n]
         self._shares: Sequence[float] = ()
@@ -176,7 +176,7 @@ class Weather:
         if not self._by_rounds:
             return Spell(time - place, self._ends_of_block(), BLOCK)
         start = self._k - self._k % BLOCK
-        predicted = self._pace.predict(time, self._k, most=BLOCK - place)
+        predicted = self._prediction.predict(time, self._k, most=BLOCK - place)
         iterations = [k for k in predicted if k < start + BLOCK]
         length, here = len(iterations), [k - start for k in iterations]
         in_turn = here[-1] - here[0] == length - 1 and len(set(here)) == length  # the usual case, and a view

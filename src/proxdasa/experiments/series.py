@@ -14,11 +14,11 @@ from proxdasa import disk
 from proxdasa.descriptions import describe
 from proxdasa.runs import records
 from proxdasa.runs.jobs import choose_jobs, run_all
+from proxdasa.runs.pending_run import PendingRun
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.results import Result, load
 from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
-from proxdasa.runs.work import Work
 
 Announce = Callable[[str, Setup], Progress]
 """Called with the name and set-up of each run before it starts; returns a listener to its progress."""
@@ -54,7 +54,7 @@ def run_series(
     for name, result in earlier.items():
         ended(name, folder / name, result)
 
-    def prepare(name: str, setup: Setup) -> Work:
+    def prepare(name: str, setup: Setup) -> PendingRun:
         place = folder / name
         saving = Saving(place / records.CHECKPOINTS, max(1, setup.iterations // 10))
 
@@ -70,7 +70,7 @@ def run_series(
             if result.stopped != "interrupted":
                 shutil.rmtree(saving.folder, ignore_errors=True)
 
-        return Work(setup, saving, begin, end, name)
+        return PendingRun(setup, saving, begin, end, name)
 
     run_all(
         [prepare(name, setup) for name, setup in setups.items() if name not in earlier],

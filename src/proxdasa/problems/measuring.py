@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from proxdasa.problems.moving import Moved
+from proxdasa.problems.device_copies import Moved
 from proxdasa.problems.perceptrons import Examples, Perceptrons
 
 if TYPE_CHECKING:

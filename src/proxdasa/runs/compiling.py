@@ -13,7 +13,7 @@ from typing import Any
 from proxdasa import caller_warnings
 from proxdasa.contracts import Algorithm, Block, Engine, NotCompilableError, Step, running_of
 from proxdasa.engines.sliced_agents import in_slices
-from proxdasa.problems.fusing import fuses
+from proxdasa.problems.compile_benefit import fuses
 
 BLOCK, LEAST, MOST = 8, 4, 10
 """Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance of observations."""

@@ -17,14 +17,14 @@ import torch
 
 from proxdasa.checks import check_count
 from proxdasa.engines.launch.launcher import cores
-from proxdasa.runs.crew import Crew
 from proxdasa.runs.identity import Identity
+from proxdasa.runs.interleaved_runs import take_turns
+from proxdasa.runs.pending_run import Listening, PendingRun
 from proxdasa.runs.results import Result
 from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.trial_parts import Together
-from proxdasa.runs.turns import take_turns
-from proxdasa.runs.work import Listening, Work
+from proxdasa.runs.worker_pool import WorkerPool
 
 LONG = 2**29
 """Work from which on several processes are the default; a few seconds of one core."""
@@ -34,18 +34,18 @@ STEP = 2**16
 
 def run_setup(setup: Setup, progress: Listening, saving: Saving | None, jobs: int | None) -> Result:
     """Run it in up to so many processes."""
-    (result,) = run_all([Work(setup, saving, lambda: progress)], jobs, alone=True)
+    (result,) = run_all([PendingRun(setup, saving, lambda: progress)], jobs, alone=True)
     return result
 
 
-def run_all(works: Sequence[Work], jobs: int | None, alone: bool = False) -> list[Result]:
+def run_all(works: Sequence[PendingRun], jobs: int | None, alone: bool = False) -> list[Result]:
     """Make all runs, in up to so many processes; an interruption ends the series after those that have begun.
 
     ``alone`` says that there is no series: a run that stays whole then computes in as many threads as it likes.
     """
     jobs = choose_jobs([work.setup for work in works], jobs)
     if jobs > 1 and (len(works) > 1 or any(len(work.parts) > 1 for work in works)):
-        return Crew(jobs, works).run()
+        return WorkerPool(jobs, works).run()
     results: list[Result] = []
     for work in works:
         with nullcontext() if alone and len(work.parts) == 1 else one_thread():
@@ -84,7 +84,7 @@ def choose_jobs(setups: Sequence[Setup], jobs: int | None = None, own_code: bool
     return 1 if strange else cores()
 
 
-def _run_here(work: Work) -> Result:
+def _run_here(work: PendingRun) -> Result:
     if len(work.parts) == 1:
         return work.finish([work.setup.run(work.begin(), work.saving)])
     work.setup.check_memory()

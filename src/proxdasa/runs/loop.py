@@ -23,13 +23,13 @@ from proxdasa.runs.compiling import COMPILED, Steps
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, Replay, broken_trials
 from proxdasa.runs.identity import Identity, Numbers, numbers
+from proxdasa.runs.interleaved_runs import Course, take_turns
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, part_folders, write_config
 from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
 from proxdasa.runs.saving import Saving
 from proxdasa.runs.steps_in_place import StepsInPlace
 from proxdasa.runs.stopping import Watch
-from proxdasa.runs.turns import Course, take_turns
 
 
 @dataclass(eq=False, kw_only=True)

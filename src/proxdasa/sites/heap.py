@@ -5,8 +5,8 @@ gRPC starts threads for every connection that is opened, so that each heap would
 memory, and the process would grow for hours though nothing is kept. Threads of a site hardly compete for the one heap:
 Python's lock lets one of them work at a time.
 
-A round takes memory for rows and letters, and frees it. glibc hands a megabyte back to the system at once, and the next
-round gets it anew, page by page, which takes several times as long as the work on it.
+A round allocates memory for rows and messages, and frees it. glibc returns a megabyte to the system at once, and the
+next round gets it again page by page, which takes several times as long as the work on it.
 """
 
 from __future__ import annotations

@@ -6,15 +6,15 @@ other's; if that does not come in time, the end drops the link: its weight goes 
 and until the link is taken up again. Each end remembers how many rounds it has counted. If the numbers differ when the
 link is taken up again, one end counted a round that the other did not, and trackers must be set anew.
 
-**Epochs.** Trackers are set anew at every site, under a number that spreads with the letters: a site that sees a higher
-one sets its own anew before the next iteration, and a link counts a round only between sites of the same epoch. So
-among the sites of an epoch the mean of the trackers equals that of the gradients.
+**Epochs.** Every site resets its trackers under an epoch number that spreads with the messages: a site that sees a
+higher number resets its own before the next iteration, and a link counts a round only between sites of the same epoch.
+So among the sites of an epoch the mean of the trackers equals that of the gradients.
 
 **Iterations.** Parts of the network that were separated may be at different iterations. The one behind jumps: the jump
 is announced as many iterations ahead as there are sites, so that all in the part jump together.
 
 **Stopping early** is a jump to the end: sites that agree to stop after an iteration go on with the last rounds, which
-are numbered from K on, and say so in their letters; one that did not notice, or was away, follows when it hears of it.
+are numbered from K on, and say so in their messages; one that did not notice, or was away, follows when it hears of it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxdasa.sites.letters import NEVER, Kind, Letter
-from proxdasa.sites.post import BOX, Post
+from proxdasa.sites.connections import BOX, Connections
+from proxdasa.sites.wire_format import NEVER, Kind, Message
 
 NEAR = 50
 """Two sites whose iterations differ by more than this do not take up their link before one has jumped."""
 BEAT = 1.0
-"""Seconds between two letters in which a site that waits says so."""
+"""Seconds between two messages in which a site that waits says so."""
 FAREWELL = 3.0
 """After this many times its patience a site no longer expects a neighbour back, and has trackers set anew."""
 LEAP = 1_000
@@ -70,7 +70,7 @@ class Link:
     margin: int = MARGIN
     last_row: bytes = b""
     """The x and z of a neighbour that has made its last round."""
-    rows: dict[tuple[int, int], Letter] = field(default_factory=dict)
+    rows: dict[tuple[int, int], Message] = field(default_factory=dict)
     """Rows that have come, by iteration and round."""
     alive: float = 0.0
     """When the neighbour last said that it waits for others, on the monotonic clock."""
@@ -90,8 +90,10 @@ class Link:
 class Links:
     """The links of one site, as part of a network of ``n``, in a study of ``end`` iterations."""
 
-    def __init__(self, post: Post, weights: Mapping[str, float], n: int, patience: float, end: int) -> None:
-        self.post, self.n, self.epoch, self._patience, self.end = post, n, 0, patience, end
+    def __init__(
+        self, connections: Connections, weights: Mapping[str, float], n: int, patience: float, end: int
+    ) -> None:
+        self.connections, self.n, self.epoch, self._patience, self.end = connections, n, 0, patience, end
         self.all = {name: Link(name, weight) for name, weight in weights.items()}
         self.k, self.round = NEVER, 0
         self.higher = 0
@@ -151,57 +153,57 @@ class Links:
         elif self._began:
             until = self._began + self.pace
             while (left := until - time.monotonic()) > 0 and not any(map(_ends_pause, self.all.values())):
-                self.post.news.wait(left)
+                self.connections.news.wait(left)
                 self.read()
         self._began = time.monotonic()
 
     def read(self) -> None:
         """Read what has come."""
-        for name, box in self.post.boxes.items():
+        for name, box in self.connections.boxes.items():
             while box:
                 self._take(self.all[name], box.popleft())
 
-    def _take(self, link: Link, letter: Letter) -> None:
-        if letter.epoch > self.higher + LEAP:
-            self.post.refuse(f"{link.name} is in epoch {letter.epoch}, and we in {self.epoch}")
+    def _take(self, link: Link, message: Message) -> None:
+        if message.epoch > self.higher + LEAP:
+            self.connections.refuse(f"{link.name} is in epoch {message.epoch}, and we in {self.epoch}")
             return
-        self.higher = max(self.higher, letter.epoch)
-        self._hear_of_stop(letter)
-        match letter.kind:
+        self.higher = max(self.higher, message.epoch)
+        self._hear_of_stop(message)
+        match message.kind:
             case Kind.ROWS:
-                self._keep(link, letter)
+                self._keep(link, message)
             case Kind.WHERE:
-                link.k, link.alive = letter.k, time.monotonic()
+                link.k, link.alive = message.k, time.monotonic()
             case Kind.DROP:
-                link.k = letter.k
-                if link.since is not None and link.since == letter.since:
+                link.k = message.k
+                if link.since is not None and link.since == message.since:
                     self.drop(link, "it does not count the link any more", tell=False)
             case Kind.PROPOSE:
-                self._consider(link, letter)
+                self._consider(link, message)
             case Kind.ACCEPT:
-                if link.since is None and letter.k == link.proposed:
-                    self._compare(link, letter)
-                    if self.k < letter.k:
-                        self._take_up(link, letter.k)
+                if link.since is None and message.k == link.proposed:
+                    self._compare(link, message)
+                    if self.k < message.k:
+                        self._take_up(link, message.k)
             case Kind.DONE:
-                link.last_row = bytes(letter.payload)  # its last row may still wait to be read
+                link.last_row = bytes(message.payload)  # its last row may still wait to be read
 
-    def _hear_of_stop(self, letter: Letter) -> None:
+    def _hear_of_stop(self, message: Message) -> None:
         """Go to the end if the sender is there because sites have agreed to stop."""
-        at, to = letter.jump_at, letter.jump_to
-        if self.stop == NEVER and self.k < self.end == to and NEVER < at < self.end <= letter.k:
+        at, to = message.jump_at, message.jump_to
+        if self.stop == NEVER and self.k < self.end == to and NEVER < at < self.end <= message.k:
             log.info("sites have agreed to stop after iteration %d", at)
             self.stop, self.jump = at, (self.k, self.end)
 
-    def _keep(self, link: Link, letter: Letter) -> None:
+    def _keep(self, link: Link, message: Message) -> None:
         """Keep a row until its round comes."""
-        link.k = letter.k
+        link.k = message.k
         if link.since is None:  # the neighbour need not wait for our row
-            self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=letter.since))
-        if self._expects(letter.k) and len(link.rows) < BOX:
-            link.rows[letter.k, letter.round] = letter
-        if letter.jump_to != NEVER and letter.jump_to > (self.jump[1] if self.jump else self.k):
-            self.jump = letter.jump_at, letter.jump_to
+            self.connections.send(link.name, Message(Kind.DROP, self.epoch, self.k, since=message.since))
+        if self._expects(message.k) and len(link.rows) < BOX:
+            link.rows[message.k, message.round] = message
+        if message.jump_to != NEVER and message.jump_to > (self.jump[1] if self.jump else self.k):
+            self.jump = message.jump_at, message.jump_to
 
     def _expects(self, k: int) -> bool:
         """Whether rows of iteration k will be needed: a neighbour may have jumped, or gone to the end, before we do."""
@@ -221,43 +223,45 @@ class Links:
         link.note_outage(self.k)
         log.warning("iteration %d: going on without %s: %s", self.k, link.name, why)
         if tell:
-            self.post.send(link.name, Letter(Kind.DROP, self.epoch, self.k, since=before[0], counted=before[1]))
+            self.connections.send(link.name, Message(Kind.DROP, self.epoch, self.k, since=before[0], counted=before[1]))
 
     def _approach(self, link: Link) -> None:
         """Try to take up a link again: the end with the smaller name proposes from when on."""
-        if not self.post.connected(link.name) or link.last_row:
+        if not self.connections.connected(link.name) or link.last_row:
             return
         ahead = link.k - self.k
         if ahead > NEAR and not self.jump:
             alone = all(other.since is None for other in self.all.values())
             wait = 1 if alone else self.n
             self.jump = self.k + wait, link.k + wait
-        if self.post.me < link.name and link.proposed < self.k and abs(ahead) <= NEAR:
+        if self.connections.me < link.name and link.proposed < self.k and abs(ahead) <= NEAR:
             if link.proposed != NEVER:
                 link.margin = min(2 * link.margin, NEAR)
             link.proposed = max(self.k, link.k) + link.margin
             since, counted = link.last
-            self.post.send(link.name, Letter(Kind.PROPOSE, self.epoch, link.proposed, since=since, counted=counted))
+            self.connections.send(
+                link.name, Message(Kind.PROPOSE, self.epoch, link.proposed, since=since, counted=counted)
+            )
         else:
             self._say_where(link)
 
-    def _consider(self, link: Link, letter: Letter) -> None:
+    def _consider(self, link: Link, message: Message) -> None:
         """Answer a proposal."""
         if link.since is not None:
             self.drop(link, "it wants to take up the link anew", tell=False)
-        link.k = max(link.k, letter.k - MARGIN)
-        if self.k >= letter.k:
+        link.k = max(link.k, message.k - MARGIN)
+        if self.k >= message.k:
             self._say_where(link)
             return
         since, counted = link.last
-        accept = Letter(Kind.ACCEPT, self.epoch, letter.k, since=since, counted=counted)
-        self._compare(link, letter)
-        if self.post.send(link.name, accept):
-            self._take_up(link, letter.k)
+        accept = Message(Kind.ACCEPT, self.epoch, message.k, since=since, counted=counted)
+        self._compare(link, message)
+        if self.connections.send(link.name, accept):
+            self._take_up(link, message.k)
 
-    def _compare(self, link: Link, letter: Letter) -> None:
+    def _compare(self, link: Link, message: Message) -> None:
         """Compare what both ends counted before the link was dropped."""
-        theirs = (letter.since, letter.counted)
+        theirs = (message.since, message.counted)
         if theirs != link.last or theirs == UNKNOWN:  # two sites that do not know agree in nothing
             self.reset_everywhere(f"{link.name} and we counted different rounds")
         link.last = NOTHING
@@ -287,12 +291,19 @@ class Links:
                 self._say_where(link)
 
     def _say_where(self, link: Link) -> None:
-        self.post.send(link.name, Letter(Kind.WHERE, self.epoch, self.k, self.round, NEVER, 0, *self.agreed_stop()))
+        self.connections.send(
+            link.name, Message(Kind.WHERE, self.epoch, self.k, self.round, NEVER, 0, *self.agreed_stop())
+        )
 
     def history(self) -> dict[str, dict[str, Any]]:
         """How each link was so far, for checkpoints and the report."""
         return {
-            name: {"rounds": link.made, "missed": link.missed, "sent": self.post.sent[name], "down": link.outages}
+            name: {
+                "rounds": link.made,
+                "missed": link.missed,
+                "sent": self.connections.sent[name],
+                "down": link.outages,
+            }
             for name, link in self.all.items()
         }
 
@@ -300,7 +311,7 @@ class Links:
         """Go on from such a history."""
         for name, link in self.all.items():
             before = history[name]
-            link.made, link.missed, self.post.sent[name] = before["rounds"], before["missed"], before["sent"]
+            link.made, link.missed, self.connections.sent[name] = before["rounds"], before["missed"], before["sent"]
             link.outages = before["down"]
 
     def planned_jump(self) -> tuple[int, int]:
@@ -308,7 +319,7 @@ class Links:
         return self.agreed_stop() if self.stop != NEVER else self.jump or (NEVER, NEVER)
 
     def agreed_stop(self) -> tuple[int, int]:
-        """The jump to the end that sites have agreed to, if we know of one; goes with all letters."""
+        """The jump to the end that sites have agreed to, if we know of one; goes with all messages."""
         return (self.stop, self.end) if self.stop != NEVER else (NEVER, NEVER)
 
 

@@ -1,6 +1,6 @@
 """Rounds: rows exchanged over the links that count, with patience, and mixed.
 
-Rows are arrays of NumPy; those that came are read-only views of the letters. A call into a library takes several times
+Rows are arrays of NumPy; those that came are read-only views of the messages. A call into a library takes several times
 as long after a wait as in a loop, so few and small ones are best, and NumPy's are smaller than torch's.
 """
 
@@ -17,8 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from proxdasa.sites.letters import NEVER, Kind, Letter
 from proxdasa.sites.links import BEAT, Link, Links
+from proxdasa.sites.wire_format import NEVER, Kind, Message
 
 USUAL = 20.0
 """A link may take this many times as long as it usually does, but at least a quarter of the patience."""
@@ -46,7 +46,7 @@ class Rounds:
         A site does not begin alone: it would only fit its own data.
         """
         until, said = time.monotonic() + self._wait, 0.0
-        while missing := [name for name in self.links.all if not self.links.post.connected(name)]:
+        while missing := [name for name in self.links.all if not self.links.connections.connected(name)]:
             left = until - time.monotonic()
             if left <= 0 or (not everybody and len(missing) < len(self.links.all)):
                 break
@@ -54,11 +54,11 @@ class Rounds:
                 log.info("waiting for %s", ", ".join(missing))
                 said = time.monotonic()
             self.links.beat()
-            self.links.post.news.wait(min(left, BEAT))
+            self.links.connections.news.wait(min(left, BEAT))
         if len(missing) == len(self.links.all):
             raise TimeoutError(
-                f"no neighbour of {self.links.post.me} was there within {self._wait:g} seconds; start again when they "
-                "are"
+                f"no neighbour of {self.links.connections.me} was there within {self._wait:g} seconds; "
+                "start again when they are"
             )
         for name in missing:
             self.links.drop(self.links.all[name], "it is not there")
@@ -74,8 +74,8 @@ class Rounds:
         active = []
         for link in links.all.values():
             if links.counts(link):
-                letter = Letter(Kind.ROWS, links.epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
-                if links.post.send(link.name, letter):
+                message = Message(Kind.ROWS, links.epoch, *place, link.since or 0, link.counted, *jump, payload=payload)
+                if links.connections.send(link.name, message):
                     active.append(link)
                 else:
                     links.drop(link, "it cannot be reached")
@@ -99,10 +99,10 @@ class Rounds:
         """
         until, links = time.monotonic() + self._patience, self.links.all.values()
         while not any(link.since is not None or link.last_row for link in links) and time.monotonic() < until:
-            if not any(self.links.post.connected(link.name) for link in links):
+            if not any(self.links.connections.connected(link.name) for link in links):
                 break
             self.links.begin(k)
-            self.links.post.news.wait(BEAT / 10)
+            self.links.connections.news.wait(BEAT / 10)
 
     def finish(self, row: Tensor) -> None:
         """Say that we have made our last round, and wait until the neighbours have, or patience ends.
@@ -122,18 +122,18 @@ class Rounds:
 
     def _hand_out(self, row: Tensor, expected: Callable[[Link], bool]) -> None:
         """Send our last row to whoever is there or comes, as long as a neighbour is expected, and patience lasts."""
-        until, post = time.monotonic() + self._patience, self.links.post
+        until, connections = time.monotonic() + self._patience, self.links.connections
         stop = self.links.agreed_stop()
-        done = Letter(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=row.numpy().tobytes())
+        done = Message(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=row.numpy().tobytes())
         told: set[str] = set()
         while (left := until - time.monotonic()) > 0:
-            here = [name for name in self.links.all if post.connected(name)]
-            told = {name for name in here if name in told or post.send(name, done)}
+            here = [name for name in self.links.all if connections.connected(name)]
+            told = {name for name in here if name in told or connections.send(name, done)}
             self.links.read()
             if not any(map(expected, self.links.all.values())):
                 break
-            post.news.wait(min(left, BEAT))
-        self.links.read()  # the last letter of one that left just now
+            connections.news.wait(min(left, BEAT))
+        self.links.read()  # the last message of one that left just now
 
     def ended(self, like: Tensor) -> dict[str, Tensor]:
         """The last rows of neighbours that have finished, if there is nobody left to go on with; otherwise none."""
@@ -151,31 +151,31 @@ class Rounds:
 
     def _expected(self, link: Link) -> bool:
         """Whether a neighbour is there and has not finished."""
-        return self.links.post.connected(link.name) and not link.last_row
+        return self.links.connections.connected(link.name) and not link.last_row
 
     def _missing(self, link: Link) -> bool:
         """Whether a neighbour has not finished, as far as we know, and is there or was until not long ago."""
         lost = link.since is not None or link.dropped > 0
-        return not link.last_row and (lost or self.links.post.connected(link.name))
+        return not link.last_row and (lost or self.links.connections.connected(link.name))
 
-    def _collect(self, missing: list[Link], place: tuple[int, int]) -> dict[Link, Letter]:
+    def _collect(self, missing: list[Link], place: tuple[int, int]) -> dict[Link, Message]:
         """The rows of a round, as far as they come in time."""
-        began, found = time.monotonic(), dict[Link, Letter]()
+        began, found = time.monotonic(), dict[Link, Message]()
         while missing:
-            gone = [link for link in missing if not self.links.post.connected(link.name)]
-            self.links.read()  # only then, so that the last letters of those have been read
+            gone = [link for link in missing if not self.links.connections.connected(link.name)]
+            self.links.read()  # only then, so that the last messages of those have been read
             waited, waiting = time.monotonic() - began, missing
             missing = []
             for link in waiting:
-                if (letter := link.rows.pop(place, None)) is not None:
-                    found[link] = letter
+                if (message := link.rows.pop(place, None)) is not None:
+                    found[link] = message
                     link.usual += 0.1 * (waited - link.usual)
                 elif self._comes(link, place[0], waited, link in gone):
                     missing.append(link)
             if missing:
-                self.links.post.news.wait(BEAT)
+                self.links.connections.news.wait(BEAT)
                 self.links.beat()
-        return {link: letter for link, letter in found.items() if self.links.counts(link)}
+        return {link: message for link, message in found.items() if self.links.counts(link)}
 
     def _comes(self, link: Link, k: int, waited: float, gone: bool) -> bool:
         """Whether a row of iteration k that we have waited for may still come; the link is dropped if it does not."""
@@ -183,7 +183,7 @@ class Rounds:
             link.since = None
         elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
             pass
-        elif link.k > k:  # letters come in order, so it has not sent the row
+        elif link.k > k:  # messages come in order, so it has not sent the row
             self.links.drop(link, f"it is in iteration {link.k} already")
         elif gone or not self._may_wait(link, waited):
             self.links.drop(link, f"its row of iteration {k} did not come")
@@ -204,22 +204,22 @@ class Rounds:
             usual = self._wait + self._patience if link.k == NEVER else self.links.n * self._patience
         return waited < usual
 
-    def _values(self, link: Link, letter: Letter, like: Row) -> Row | None:
-        """The row in a letter, or None if it does not count."""
-        if letter.epoch != self.links.epoch:
+    def _values(self, link: Link, message: Message, like: Row) -> Row | None:
+        """The row in a message, or None if it does not count."""
+        if message.epoch != self.links.epoch:
             return None  # both ends see it, and neither counts the round
         fault = ""
-        if (letter.since, letter.counted) != (link.since, link.counted):
+        if (message.since, message.counted) != (link.since, link.counted):
             fault = "it counts other rounds than we do"
             self.links.reset_everywhere(f"{link.name} and we counted different rounds")
-        elif len(letter.payload) != like.nbytes:
-            fault = f"its row has {len(letter.payload)} bytes"
+        elif len(message.payload) != like.nbytes:
+            fault = f"its row has {len(message.payload)} bytes"
         else:
-            values = np.frombuffer(letter.payload, like.dtype)
+            values = np.frombuffer(message.payload, like.dtype)
             if bool(np.isfinite(values).all()):
                 return values.reshape(like.shape)
             fault = "its row is not finite"
-        self.links.post.refuse(f"{link.name}: {fault}")
+        self.links.connections.refuse(f"{link.name}: {fault}")
         self.links.drop(link, fault)
         return None
 

@@ -20,13 +20,13 @@ from proxdasa.runs.records import CHECKPOINTS, RECORDS, Row, read_config
 from proxdasa.runs.results import EXTRA, Divergence, Result
 from proxdasa.runs.stopping import Watch
 from proxdasa.sites.agreement import average, mixing_rounds, unanimous
-from proxdasa.sites.letters import NEVER
+from proxdasa.sites.connections import Connections, Credentials
 from proxdasa.sites.links import UNKNOWN, Links
-from proxdasa.sites.post import Credentials, Post
 from proxdasa.sites.rounds import Rounds
 from proxdasa.sites.site_agent import SiteAgent, measure
 from proxdasa.sites.site_status import Status
 from proxdasa.sites.study import FORM, Study, form, own_problem
+from proxdasa.sites.wire_format import NEVER
 
 MEAN, OVER = "mean_{}", "mean_over"
 """The names of means over sites in the records, and of the number of sites that they are over."""
@@ -68,8 +68,8 @@ class Site:
         neighbours = {name: study.addresses[name] for name in weights}
         shared = {**study.shared, FORM: form(own)}
         widest = max(widest, 8 * (len(study.share) + len(study.names)))
-        self.post = Post(self.name, neighbours, self.listen, self.credentials, shared, widest)
-        self.links = Links(self.post, weights, len(study.names), study.patience, self._K)
+        self.connections = Connections(self.name, neighbours, self.listen, self.credentials, shared, widest)
+        self.links = Links(self.connections, weights, len(study.names), study.patience, self._K)
         self.rounds = Rounds(self.links, study.patience, study.wait)
         task = Task(own, setup.network, setup.regularizer, setup.mixing, 1, setup.seed)
         self.agent = SiteAgent(task, here, self.rounds, {name: study.number(name) for name in weights})
@@ -101,7 +101,7 @@ class Site:
             if not halted:
                 self.rounds.stay(self._last_row(state), lambda: self._halt)
         finally:
-            self.post.close()
+            self.connections.close()
         return result
 
     def _leave(self, k: int, state: Any, halted: bool) -> Result:
@@ -155,7 +155,7 @@ class Site:
             return 0, state
         self.rows = found.rows
         self.agent.restore(found.notes["counts"])
-        self.post.spent.update(found.notes["spent"])
+        self.connections.spent.update(found.notes["spent"])
         self._seen = found.notes["observed"]
         if self._watch:
             self._watch.skip(0, found.k)  # nobody knows how much of z is from before the last jump
@@ -279,7 +279,7 @@ class Site:
             return
         row: Row = {"trial": 0, "k": k, **measure(self.agent, self._algorithm, self.study.metrics, state)}
         row |= self._share(row) if self.study.share and k and share else {}
-        row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.post.spent["bytes"]}
+        row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.connections.spent["bytes"]}
         costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # as if nothing failed
         self.rows.append(row | costs)
         self._seen = k
@@ -297,7 +297,7 @@ class Site:
 
     def _save(self, k: int, state: Any) -> None:
         notes = {"epoch": self.links.epoch, "counts": self.agent.counts(), "observed": self._seen}
-        notes |= {"spent": dict(self.post.spent), "pace": self.links.pace, "links": self.links.history()}
+        notes |= {"spent": dict(self.connections.spent), "pace": self.links.pace, "links": self.links.history()}
         try:
             self._checkpoints.write(Checkpoint(k, self._everything(state), self.rows, notes))
         except OSError as error:

@@ -34,12 +34,12 @@ class Status:
         self._told = time.monotonic()
         links = self._links
         neighbours = {
-            name: "counts" if link.since is not None else "there" if links.post.connected(name) else "away"
+            name: "counts" if link.since is not None else "there" if links.connections.connected(name) else "away"
             for name, link in links.all.items()
         }
         status: dict[str, Any] = {
-            "site": links.post.me, "doing": doing, "iteration": k, "of": self._K, "neighbours": neighbours,
-            "epoch": links.epoch, "at": time.time(), **links.post.spent, "measured": dict(measured),
+            "site": links.connections.me, "doing": doing, "iteration": k, "of": self._K, "neighbours": neighbours,
+            "epoch": links.epoch, "at": time.time(), **links.connections.spent, "measured": dict(measured),
         }  # fmt: skip
         try:
             disk.make(self._folder)

@@ -21,11 +21,11 @@ from proxdasa import caller_warnings
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.launcher import GRACE
+from proxdasa.runs.interleaved_runs import take_turns
+from proxdasa.runs.pending_run import PendingRun
 from proxdasa.runs.records import separate
 from proxdasa.runs.results import SOLUTION, Result
 from proxdasa.runs.trial_parts import Together
-from proxdasa.runs.turns import take_turns
-from proxdasa.runs.work import Work
 
 TOLD = ("config", "records", "iterations", "stopped", "diverged", "stationary")
 """What a process tells of a result besides its tensors."""
@@ -33,10 +33,10 @@ LOOK = 0.2
 """Seconds from one look for signals to the next."""
 
 
-class Crew:
+class WorkerPool:
     """Makes runs in up to ``jobs`` processes at a time: as many for each as it has parts and there are left."""
 
-    def __init__(self, jobs: int, works: Sequence[Work]) -> None:
+    def __init__(self, jobs: int, works: Sequence[PendingRun]) -> None:
         self._jobs, self._works = jobs, works
         self._waiting = list(range(len(works)))
         self._begun: dict[int, _Run] = {}
@@ -52,57 +52,57 @@ class Crew:
         """
         try:
             with signals.heeding(self.stop):
-                while self._hire() or self._helpers():
+                while self._hire() or self._workers():
                     if self._asked:
                         self._press()
-                    lines = {helper.line: helper for helper in self._helpers()}
-                    for line in wait(list(lines), LOOK):
-                        self._hear(lines[line])  # type: ignore[index]
+                    channels = {worker.channel: worker for worker in self._workers()}
+                    for channel in wait(list(channels), LOOK):
+                        self._hear(channels[channel])  # type: ignore[index]
         finally:
-            for helper in self._helpers():
-                helper.process.kill()
-                helper.process.join()
+            for worker in self._workers():
+                worker.process.kill()
+                worker.process.join()
         if self._lost:
             raise PeerError("; ".join(self._lost), noticed_here=True)
         return [self._results[number] for number in sorted(self._results)]
 
     def stop(self) -> None:
         """Interrupt all runs."""
-        self._asked = True  # and no more, because signals arrive between any two lines
+        self._asked = True  # and no more, because signals arrive between any two channels
 
-    def _helpers(self) -> list[_Helper]:
-        return [helper for run in self._begun.values() for helper in run.helpers]
+    def _workers(self) -> list[_Worker]:
+        return [worker for run in self._begun.values() for worker in run.workers]
 
     def _press(self) -> None:
         """Ask all processes to save what they have and to stop; after a while, kill them."""
         if self._deadline is None:
             self._deadline = time.monotonic() + GRACE
-            for helper in self._helpers():
-                helper.process.terminate()
+            for worker in self._workers():
+                worker.process.terminate()
         elif time.monotonic() > self._deadline:
-            for helper in self._helpers():
-                helper.process.kill()
+            for worker in self._workers():
+                worker.process.kill()
 
     def _hire(self) -> bool:
         """Begin as many runs as there is room for; whether there was one."""
         began = False
-        while self._waiting and not self._asked and (free := self._jobs - len(self._helpers())):
+        while self._waiting and not self._asked and (free := self._jobs - len(self._workers())):
             number = self._waiting.pop(0)
             self._begun[number] = run = _Run(self._works[number])
             run.start(free)
             began = True
         return began
 
-    def _hear(self, helper: _Helper) -> None:
+    def _hear(self, worker: _Worker) -> None:
         """Receive what a process has to say, or notice that it has ended."""
-        number, run = next((number, run) for number, run in self._begun.items() if helper in run.helpers)
+        number, run = next((number, run) for number, run in self._begun.items() if worker in run.workers)
         try:
-            kind, *content = helper.line.recv()
+            kind, *content = worker.channel.recv()
         except (EOFError, OSError):
-            helper.process.join()
-            run.dismiss(helper)
-            code = helper.process.exitcode or 0
-            if missing := [part for part in helper.parts if part not in run.results]:
+            worker.process.join()
+            run.dismiss(worker)
+            code = worker.process.exitcode or 0
+            if missing := [part for part in worker.parts if part not in run.results]:
                 if not self._asked and not run.lost:
                     self._lose(run, missing, code)
                 for part in missing:
@@ -116,7 +116,7 @@ class Crew:
                 run.together.report(*content)
             else:
                 run.receive(*content)
-        if not run.helpers:
+        if not run.workers:
             del self._begun[number]
             self._finish(number, run)
 
@@ -129,8 +129,8 @@ class Crew:
             f"the process that computed {what} of {run.work.name} ended with {signals.describe_exit(code)}{hint}"
         )
         if run.work.saving is None:  # without checkpoints there is nothing to put together later
-            for helper in run.helpers:
-                helper.process.kill()
+            for worker in run.workers:
+                worker.process.kill()
 
     def _finish(self, number: int, run: _Run) -> None:
         work = run.work
@@ -145,8 +145,8 @@ class Crew:
 class _Run:
     """A run that has begun."""
 
-    def __init__(self, work: Work) -> None:
-        self.work, self.helpers = work, list[_Helper]()
+    def __init__(self, work: PendingRun) -> None:
+        self.work, self.workers = work, list[_Worker]()
         self.results: dict[int, Result] = {}
         self.lost = False  # whether a process of it has died
         self.together = Together(work.begin(), work.parts)
@@ -157,12 +157,12 @@ class _Run:
         if len(self.work.parts) > 1:
             self.work.setup.check_memory()
         for place in range(count):
-            self.helpers.append(_Helper(self.work, range(len(self.work.parts))[place::count]))
+            self.workers.append(_Worker(self.work, range(len(self.work.parts))[place::count]))
 
-    def dismiss(self, helper: _Helper) -> None:
+    def dismiss(self, worker: _Worker) -> None:
         """Forget a process that has ended."""
-        self.helpers.remove(helper)
-        helper.line.close()
+        self.workers.remove(worker)
+        worker.channel.close()
 
     def receive(self, part: int, told: dict[str, Any], tensors: bytes) -> None:
         """Take the result of a part."""
@@ -172,26 +172,26 @@ class _Run:
         self.together.end(part, told["stopped"])
 
 
-class _Helper:
-    """A forked process and our end of the line to it."""
+class _Worker:
+    """A forked process and our end of the channel to it."""
 
-    def __init__(self, work: Work, parts: Sequence[int]) -> None:
+    def __init__(self, work: PendingRun, parts: Sequence[int]) -> None:
         self.parts = parts
-        self.line, theirs = multiprocessing.Pipe(duplex=False)
+        self.channel, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("fork")
         self.process: BaseProcess = context.Process(target=_work, args=(work, parts, theirs), daemon=True)
         with signals.ignored(), warnings.catch_warnings():
             # From Python 3.12 on a fork of a process with threads warns; ours use none that they inherit.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
-        theirs.close()  # so that the line ends with the process
+        theirs.close()  # so that the channel ends with the process
 
 
-class _Line:
-    """The line of a forked process to the one that hands out work. An interruption waits until a message is sent."""
+class _Channel:
+    """The channel of a forked process to the one that hands out work. An interruption waits until a message is sent."""
 
-    def __init__(self, line: Connection) -> None:
-        self._line, self._sending, self._asked = line, False, False
+    def __init__(self, channel: Connection) -> None:
+        self._channel, self._sending, self._asked = channel, False, False
 
     def ask_to_stop(self) -> None:
         """Raise KeyboardInterrupt, now or after the message that is being sent."""
@@ -203,7 +203,7 @@ class _Line:
         """Send a message; if nobody is there to receive it, stop as if asked to."""
         self._sending = True
         try:
-            self._line.send(message)
+            self._channel.send(message)
         except BrokenPipeError:
             self._asked = True
         finally:
@@ -213,35 +213,35 @@ class _Line:
             raise KeyboardInterrupt
 
 
-def _work(work: Work, parts: Sequence[int], connection: Connection) -> None:
+def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> None:
     """What a forked process does: make parts of a run in turn, and send the results."""
-    line = _Line(connection)
-    signals.obey(line.ask_to_stop)
+    channel = _Channel(connection)
+    signals.obey(channel.ask_to_stop)
     torch.set_num_threads(1)
     try:
-        with _forwarded_warnings(line):
-            courses = [work.course(part, partial(line.send, "progress", part)) for part in parts]
+        with _forwarded_warnings(channel):
+            courses = [work.course(part, partial(channel.send, "progress", part)) for part in parts]
             results = take_turns(courses)
     except KeyboardInterrupt:
         return
     except Exception as error:
-        line.send("error", _portable(error))
+        channel.send("error", _portable(error))
         return
     signals.obey(lambda: None)  # what is left is to send
     for part, result in zip(parts, results, strict=True):
         told = {name: getattr(result, name) for name in TOLD}
         point = {} if result.proximal_point is None else {SOLUTION: result.proximal_point}
         with suppress(KeyboardInterrupt):  # nobody is there
-            line.send("result", part, told, save(separate({**result.state, **point})))
+            channel.send("result", part, told, save(separate({**result.state, **point})))
 
 
 @contextmanager
-def _forwarded_warnings(line: _Line) -> Iterator[None]:
+def _forwarded_warnings(channel: _Channel) -> Iterator[None]:
     """Context manager: warnings are sent, and given where the run was called."""
 
     def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         known = category if _pickles(category) else UserWarning
-        line.send("warning", str(message), known)
+        channel.send("warning", str(message), known)
 
     before = warnings.showwarning
     warnings.showwarning = forward

@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from proxdasa.runs import records
+from proxdasa.runs.interleaved_runs import Course
 from proxdasa.runs.progress import Progress
 from proxdasa.runs.records import part_folders
 from proxdasa.runs.results import Result
 from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.trial_parts import Part, divide, merge
-from proxdasa.runs.turns import Course
 
 Listening = Progress | Sequence[Progress] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class PendingRun:
     """A run that is to be made."""
 
     setup: Setup

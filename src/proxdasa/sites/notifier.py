@@ -1,24 +1,24 @@
-"""How threads that read letters wake the one that waits for them."""
+"""Wakes the thread that waits for messages from the threads that read them."""
 
 from __future__ import annotations
 
 import threading
 
 
-class Bell:
-    """Wakes the one thread that waits for something to happen. Who rings never waits, whatever locks others hold."""
+class Notifier:
+    """Wakes the one thread that waits. `notify` never blocks, whatever locks other threads hold."""
 
     def __init__(self) -> None:
         self._silence = threading.Lock()
         self._silence.acquire()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """End the wait, or the next one if nobody waits now."""
         try:  # noqa: SIM105 - everybody waits for this, and a context takes longer than the rest
             self._silence.release()
-        except RuntimeError:  # it rings already
+        except RuntimeError:  # already notified
             pass
 
     def wait(self, seconds: float) -> None:
-        """Wait until somebody rings, but no longer than this."""
+        """Wait until `notify` is called, but no longer than this."""
         self._silence.acquire(timeout=max(0.0, seconds))

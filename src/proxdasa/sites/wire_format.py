@@ -17,10 +17,10 @@ NEVER = -1
 
 
 class Kind(IntEnum):
-    """What a letter is for."""
+    """What a message is for."""
 
     HELLO = 0
-    """The first letter of a stream each way: who the sender is, as JSON."""
+    """The first message of a stream each way: who the sender is, as JSON."""
     ROWS = 1
     """A row of a round."""
     WHERE = 2
@@ -38,7 +38,7 @@ class Kind(IntEnum):
 _KINDS = dict(enumerate(Kind))  # a call of the class takes longer than all the rest of reading a header
 
 
-class Letter(NamedTuple):
+class Message(NamedTuple):
     """A message from one site to a neighbour."""
 
     kind: Kind
@@ -61,16 +61,16 @@ class Letter(NamedTuple):
     """Where it is read, a view of the bytes that came: rows may be large."""
 
     def pack(self, sequence: int | None = None) -> bytes:
-        """The letter as bytes, with this number in place of its own."""
+        """The message as bytes, with this number in place of its own."""
         head = _FORMAT.pack(*self[:-2], self.sequence if sequence is None else sequence)
         return head + self.payload if self.payload else head
 
 
-def unpack(data: bytes) -> Letter:
-    """The letter in these bytes; a ValueError says what is wrong with them."""
+def unpack(data: bytes) -> Message:
+    """The message in these bytes; a ValueError says what is wrong with them."""
     if len(data) < SIZE:
-        raise ValueError(f"a letter has at least {SIZE} bytes; got {len(data)}")
+        raise ValueError(f"a message has at least {SIZE} bytes; got {len(data)}")
     kind, *numbers = _FORMAT.unpack_from(data)
     if kind not in _KINDS:
-        raise ValueError(f"there is no letter of kind {kind}")
-    return Letter._make((_KINDS[kind], *numbers, memoryview(data)[SIZE:]))
+        raise ValueError(f"there is no message of kind {kind}")
+    return Message._make((_KINDS[kind], *numbers, memoryview(data)[SIZE:]))

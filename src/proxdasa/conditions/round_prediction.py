@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from proxdasa.conditions.events import BLOCK
 
 
-class Pace:
+class RoundPrediction:
     """Predicts the iterations of the rounds to come: the steps of a method usually have equally many rounds each.
 
     The prediction is that m rounds belong to one iteration and the next m to the g-th after it. It is made for few
@@ -15,7 +15,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._number, self._k = 0, 0  # where the current pace began
+        self._number, self._k = 0, 0  # where the current prediction began
         self._rounds, self._iterations = 1, 1
         self._ahead = 1
 

@@ -4,8 +4,8 @@ Either end opens the stream, whichever can reach the other. A stream counts if t
 name of a neighbour, and both have the same study. What arrives is checked for size and order before it is put into the
 neighbour's box; whatever is refused is logged, and the site goes on.
 
-A round waits for the slowest of its letters, so letters take the shortest way: the thread in which gRPC reads puts them
-into the box itself, and wakes the one that waits for them.
+A round waits for the slowest of its messages, so they take the shortest path: the thread in which gRPC reads puts them
+into the box and wakes the thread that waits for them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxdasa.sites.bell import Bell
-from proxdasa.sites.letters import GREETING, SIZE, Kind, Letter, unpack
+from proxdasa.sites.notifier import Notifier
+from proxdasa.sites.wire_format import GREETING, SIZE, Kind, Message, unpack
 
 # gRPC offers no setting for the oldest version of TLS. Certificates cannot serve the one suite that we leave to
 # TLS 1.2, and this does not touch the suites of TLS 1.3, so nobody can talk us into an older version.
@@ -47,9 +47,9 @@ RETRY = (0.2, 3.0)
 KEEPALIVE = 5_000
 """Milliseconds between two signs of life on an idle stream, and how long one may take."""
 BOX = 64
-"""The most letters of a neighbour that wait to be read; a flood loses the oldest."""
+"""The most messages of a neighbour that wait to be read; a flood loses the oldest."""
 QUEUE = 64
-"""The most letters that wait to be sent; a neighbour that takes none is cut off."""
+"""The most messages that wait to be sent; a neighbour that takes none is cut off."""
 
 NOT_THEM = ("tsi_protocol_failure", "verification check failed")
 """gRPC's words for a handshake with somebody who is not the neighbour. They decide what is logged and counted, and
@@ -70,8 +70,8 @@ class Credentials(NamedTuple):
 class _Stream:
     """One open stream, called by us or by them."""
 
-    news: Bell
-    box: deque[Letter] = field(default_factory=lambda: deque(maxlen=BOX))
+    news: Notifier
+    box: deque[Message] = field(default_factory=lambda: deque(maxlen=BOX))
     outgoing: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
     cancel: Any = None
     sent: int = 0
@@ -80,29 +80,29 @@ class _Stream:
     """Whether greetings were exchanged, and no newer stream has taken the place of this one."""
 
     def take(self, data: bytes) -> bytes | ValueError:
-        """Put a letter into the box; returns what is wrong with it, or the bytes themselves.
+        """Put a message into the box; returns what is wrong with it, or the bytes themselves.
 
         gRPC calls this in the thread in which it reads, with locks of its own, so it must not wait for anything.
         """
         if not self.attached:
             return data
         try:
-            letter = unpack(data)
-            if letter.sequence != self.received:
-                raise ValueError(f"letter {letter.sequence} came where {self.received} was due")
+            message = unpack(data)
+            if message.sequence != self.received:
+                raise ValueError(f"message {message.sequence} came where {self.received} was due")
         except ValueError as error:
             return error
         self.received += 1
-        self.box.append(letter)
-        self.news.ring()
+        self.box.append(message)
+        self.news.notify()
         return data
 
-    def letters(self) -> Iterator[bytes]:
+    def messages(self) -> Iterator[bytes]:
         """What to send, until the stream is closed."""
         return iter(self.outgoing.get, None)
 
     def full(self) -> bool:
-        """Whether too many letters wait to be sent."""
+        """Whether too many messages wait to be sent."""
         return self.outgoing.qsize() >= QUEUE
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class _Stream:
 class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Makes a stream for each call, which gRPC's own way to name a method would share between all of them."""
 
-    def __init__(self, answer: Any, news: Bell) -> None:
+    def __init__(self, answer: Any, news: Notifier) -> None:
         self._answer, self._news = answer, news
 
     def service(self, handler_call_details: Any) -> Any:
@@ -126,8 +126,8 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_stream_rpc_method_handler(partial(self._answer, stream), request_deserializer=stream.take)
 
 
-class Post:
-    """The streams of a site, and a box of letters for each neighbour."""
+class Connections:
+    """The streams of a site, and a box of messages for each neighbour."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class Post:
         if TOO_LATE:
             raise RuntimeError(
                 "grpc was imported before proxdasa.sites, so older versions of TLS cannot be refused; import "
-                f"proxdasa.sites.post first, or set {SUITES}={ONLY_OURS}"
+                f"proxdasa.sites.connections first, or set {SUITES}={ONLY_OURS}"
             )
         self.me, self._addresses, self._study = me, dict(neighbours), dict(study)
-        self.boxes: dict[str, deque[Letter]] = {name: deque() for name in neighbours}
-        """The letters of each neighbour's last stream."""
-        self.news = Bell()
-        """Rings when a letter arrives and when a stream opens or closes."""
+        self.boxes: dict[str, deque[Message]] = {name: deque() for name in neighbours}
+        """The messages of each neighbour's last stream."""
+        self.news = Notifier()
+        """Notified when a message arrives and when a stream opens or closes."""
         self.spent = {"bytes": 0, "refused": 0}
         self.sent = dict.fromkeys(neighbours, 0)
         """The bytes sent to each neighbour."""
@@ -172,15 +172,15 @@ class Post:
         for thread in self._callers:
             thread.start()
 
-    def send(self, name: str, letter: Letter) -> bool:
-        """Send a letter to a neighbour; false if there is no stream to it."""
+    def send(self, name: str, message: Message) -> bool:
+        """Send a message to a neighbour; false if there is no stream to it."""
         stream = self._streams.get(name)
         if stream is None:
             return False
         if stream.full():
-            self._detach(name, stream, f"{name} takes no letters")
+            self._detach(name, stream, f"{name} takes no messages")
             return False
-        data = letter.pack(stream.sent)
+        data = message.pack(stream.sent)
         stream.outgoing.put(data)
         stream.sent += 1
         self.spent["bytes"] += len(data)
@@ -202,7 +202,7 @@ class Post:
             thread.join(timeout=5)
 
     def _serve(self, listen: str) -> Any:
-        pool = ThreadPoolExecutor(2 * len(self._addresses) + 8, thread_name_prefix="proxdasa-post")
+        pool = ThreadPoolExecutor(2 * len(self._addresses) + 8, thread_name_prefix="proxdasa-connection")
         server = grpc.server(
             pool,
             handlers=[_Door(self._answer, self.news)],
@@ -217,7 +217,7 @@ class Post:
         server.start()
         return server
 
-    def _answer(self, stream: _Stream, letters: Iterator[Any], context: Any) -> Iterator[bytes]:
+    def _answer(self, stream: _Stream, messages: Iterator[Any], context: Any) -> Iterator[bytes]:
         """A neighbour, or a stranger, has called."""
         who = context.auth_context()
         names = who.get("x509_subject_alternative_name") or who.get("x509_common_name") or []
@@ -229,17 +229,17 @@ class Post:
         # First our greeting: the other end can then say why it does not fit.
         yield self._greeting()
         try:
-            fault = self._fault(name, next(letters))
+            fault = self._fault(name, next(messages))
         except (StopIteration, grpc.RpcError):
             return
         if fault:
             self.refuse(fault)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
-        reader = threading.Thread(target=self._read, args=(name, stream, letters), daemon=True)
+        reader = threading.Thread(target=self._read, args=(name, stream, messages), daemon=True)
         context.add_callback(lambda: self._detach(name, stream, f"{name} is gone"))
         self._attach(name, stream)
         reader.start()
-        yield from stream.letters()
+        yield from stream.messages()
 
     def _call(self, name: str) -> None:
         """Call a neighbour whenever there is no stream to it."""
@@ -260,7 +260,7 @@ class Post:
 
     def _converse(self, name: str, channel: Any) -> None:
         stream = _Stream(self.news)
-        call = channel.stream_stream(METHOD, response_deserializer=stream.take)(stream.letters())
+        call = channel.stream_stream(METHOD, response_deserializer=stream.take)(stream.messages())
         stream.cancel = call.cancel
         stream.outgoing.put(self._greeting())
         try:
@@ -284,10 +284,10 @@ class Post:
             call.cancel()
             self._detach(name, stream, f"{name} is gone")
 
-    def _read(self, name: str, stream: _Stream, letters: Iterator[Any]) -> None:
+    def _read(self, name: str, stream: _Stream, messages: Iterator[Any]) -> None:
         """Have gRPC read until the stream ends or something is wrong with it; `_Stream.take` does the rest."""
         try:
-            for taken in letters:
+            for taken in messages:
                 if isinstance(taken, ValueError):
                     self.refuse(f"{name}: {taken}")
                     break
@@ -296,13 +296,13 @@ class Post:
         self._detach(name, stream, f"{name} is gone")
 
     def _greeting(self) -> bytes:
-        return Letter(Kind.HELLO, payload=json.dumps({"site": self.me, **self._study}).encode()).pack()
+        return Message(Kind.HELLO, payload=json.dumps({"site": self.me, **self._study}).encode()).pack()
 
     def _fault(self, name: str, data: bytes) -> str:
         """What is wrong with a greeting; empty if nothing is."""
         try:
-            letter = unpack(data)
-            said = json.loads(bytes(letter.payload[:GREETING])) if letter.kind is Kind.HELLO else None
+            message = unpack(data)
+            said = json.loads(bytes(message.payload[:GREETING])) if message.kind is Kind.HELLO else None
         except ValueError:
             said = None
         if not isinstance(said, dict):
@@ -321,7 +321,7 @@ class Post:
             stream.attached = True
             if before:
                 before.attached = False
-        self.news.ring()
+        self.news.notify()
         if before:  # the other end would not have called if it had the old stream still
             before.close()
         log.info("%s is there", name)
@@ -332,7 +332,7 @@ class Post:
                 return
             del self._streams[name]
             stream.attached = False
-        self.news.ring()
+        self.news.notify()
         stream.close()
         if why:
             log.info("%s", why)
