@@ -136,7 +136,7 @@ ALL = {
     ),
     "transformer, embedding, positions": Architecture(lambda: Encoder(0.0), "words", "vmap"),
     "tied weights": Architecture(Tied, "words", "vmap"),
-    "two outputs, a loss of one's own": Architecture(TwoHeads, "numbers", "vmap", two_losses),
+    "two outputs, a custom loss": Architecture(TwoHeads, "numbers", "vmap", two_losses),
     "BatchNorm with kept statistics": Architecture(kept_statistics, "numbers", "vmap"),
     "BatchNorm and dropout": Architecture(
         lambda: nn.Sequential(nn.Linear(7, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.Linear(16, CLASSES)),
@@ -145,7 +145,7 @@ ALL = {
     "RNN": Architecture(lambda: Recurrent(nn.RNN), "series", "loop"),
     "GRU": Architecture(lambda: Recurrent(nn.GRU), "series", "loop"),
     "LSTM": Architecture(lambda: Recurrent(nn.LSTM), "series", "loop"),
-    "LSTM's own tuple, a loss of one's own": Architecture(
+    "LSTM's own output tuple, a custom loss": Architecture(
         lambda: LastState(4, CLASSES, batch_first=True), "series", "loop", loss_of_state
     ),
     "dropout layers": Architecture(

@@ -131,7 +131,7 @@ def test_the_path_is_chosen_and_a_loop_announced_once(name, recwarn):
 
 @pytest.mark.parametrize(
     "name",
-    ["perceptron", "ResNet block, GroupNorm", "ResNet block, BatchNorm", "two outputs, a loss of one's own"],
+    ["perceptron", "ResNet block, GroupNorm", "ResNet block, BatchNorm", "two outputs, a custom loss"],
 )
 def test_a_loop_computes_what_the_faster_paths_do(name):
     fast, slow = architectures.problem(name), architectures.problem(name, path="loop")
