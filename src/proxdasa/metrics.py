@@ -62,7 +62,7 @@ class View:
         """The mean z̄ of the averaged gradients ``[trials, 1, d]``."""
         return self.engine.mean(self.z)
 
-    @property
+    @cached_property
     def y(self) -> Tensor:
         """The proximal point ``[trials, 1, d]`` that `Result.solution` gives at the end of a run."""
         point = self.x_mean if self._z is None else self.x_mean - self.gamma * self.z_mean
@@ -89,6 +89,11 @@ class View:
     def mapping(self, x: Tensor, z: Tensor, gamma: Number, regularizer: Regularizer | None = None) -> Tensor:
         """The proximal gradient mapping G(x, z, γ) = (x − prox_γ(x − γ z)) / γ, of the run's Ψ or another one."""
         return (x - (regularizer or self.engine).prox(x - gamma * z, gamma)) / gamma
+
+    @cached_property
+    def x_spread(self) -> Tensor:
+        """The consensus error (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
+        return self.spread(self.x, self.x_mean)
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
@@ -141,7 +146,7 @@ def _stationarity(view: View) -> Tensor:
 
 
 def _consensus(view: View) -> Tensor:
-    return view.spread(view.x, view.x_mean)
+    return view.x_spread
 
 
 def _density(view: View) -> Tensor:
@@ -161,7 +166,8 @@ def _z_consensus(view: View) -> Tensor:
 
 
 def _certificate(view: View) -> Tensor:
-    return _squared_norm(view.mapping(view.x_mean, view.z_mean, view.gamma))
+    # y = prox_γ(x̄ − γ z̄), so this is the mapping at (x̄, z̄) without another proximal step.
+    return _squared_norm((view.x_mean - view.y) / view.gamma)
 
 
 def _lowest_accuracy(view: View) -> Tensor:
@@ -216,7 +222,7 @@ def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
 
     def of(view: View) -> Tensor:
         unit = _squared_norm(view.mapping(view.x_mean, view.at_mean.grad, 1.0, regularizer))
-        return unit + view.engine.n * _consensus(view)
+        return unit + view.engine.n * view.x_spread
 
     return Metric("table_stationarity", of, parameters={} if regularizer is None else {"regularizer": regularizer})
 
@@ -244,7 +250,7 @@ def per_agent(lipschitz: float) -> Metric:
             own = None if r is None else r[:, agent : agent + 1]
             mappings.append(_squared_norm(view.mapping(point, view.whole(point, own).grad, view.gamma)))
         total = sum(mappings[1:], start=mappings[0])
-        return total / len(mappings) + lipschitz**2 * _consensus(view)
+        return total / len(mappings) + lipschitz**2 * view.x_spread
 
     return Metric("per_agent", of, parameters={"lipschitz": lipschitz})
 

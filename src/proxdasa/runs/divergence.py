@@ -121,8 +121,12 @@ class CheckedAgents:
 
 def broken_trials(engine: Engine, state: Any) -> list[int]:
     """The trials in which some agent's state is not finite; all processes must ask together."""
-    broken = torch.stack([_broken_rows(tensor) for tensor in state]).any(dim=0)
-    agents = engine.total(broken.sum(dim=-1))
+    # As in `_broken_rows`: a finite sum proves that all is well, and observing a small state is mostly such calls.
+    if math.isfinite(torch.stack([tensor.sum() for tensor in state]).sum()):
+        broken = torch.zeros(len(state.x), dtype=torch.int64, device=state.x.device)
+    else:
+        broken = torch.stack([_broken_rows(tensor) for tensor in state]).any(dim=0).sum(dim=-1)
+    agents = engine.total(broken)
     return [int(trial) for trial in agents.nonzero()]
 
 
