@@ -79,7 +79,7 @@ def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed
     lines = command.ended(3).splitlines()
     # Process 1 holds the agents 2 and 3.
     assert re.fullmatch(
-        r"error: agent \d has no message of agent [23] in iteration \d+: its process has ended", lines[0]
+        r"error: agent \d has no message from agent [23] in iteration \d+: its process has ended", lines[0]
     )
     assert lines[1:] == [
         "a process ended with signal SIGKILL",
@@ -157,7 +157,8 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     command.until(lambda: "starting again" in command.text())
     silent, again = command.text().splitlines()
     # Process 2 holds agent 3. Others wait for processes that wait for it, and are not to blame those.
-    assert re.fullmatch(rf"error: agent \d has no message of agent 3 in iteration \d+: silent for {SILENCE} s", silent)
+    told = rf"error: agent \d has no message from agent 3 in iteration \d+: silent for {SILENCE} s"
+    assert re.fullmatch(told, silent)
     assert again == "a process ended with exit code 3; starting again from the last checkpoint (1 of 1)"
 
     command.until(lambda: len(command.workers()) == 4)
@@ -166,7 +167,7 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     os.kill(command.workers()[0], signal.SIGSTOP)  # the restarts are used up
     advice = command.ended(3).splitlines()[-2:]
     assert re.fullmatch(
-        rf"error: agent \d has no message of agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
+        rf"error: agent \d has no message from agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
     )
     assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
     start("proxdasa", "resume", results).ended()
@@ -187,7 +188,7 @@ def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     os.kill(command.workers()[1], signal.SIGUSR1)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
     assert re.search(
-        rf"^error: agent [0-2] has no message of agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M
+        rf"^error: agent [0-2] has no message from agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M
     ), text
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
