@@ -61,7 +61,7 @@ def test_if_the_final_state_does_not_fit_the_records_are_kept(tmp_path, room):
         RESULT.save(tmp_path / "full")
     assert str(told.value) == (
         f"{tmp_path / 'full' / 'final.safetensors'} could not be written: {FULL}; the records are saved in "
-        f"{tmp_path / 'full'}, the final state is not; it can be saved once that is mended, or into another folder"
+        f"{tmp_path / 'full'}, the final state is not; it can be saved once that is fixed, or into another folder"
     )
     assert names(tmp_path / "full") == ["config.json", "records.jsonl"]
     for name in ("config.json", "records.jsonl"):
