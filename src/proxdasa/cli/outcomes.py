@@ -1,4 +1,4 @@
-"""Runs that end early: messages on how to go on, and the exit code for what has happened."""
+"""Runs that end early: messages on how to continue, and the exit code for what has happened."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def say_kept(output: Path) -> None:
 
 
 def advise(output: Path) -> None:
-    """Say how to go on with a run that was lost."""
+    """Say how to continue a run that was lost."""
     advice = f"proxdasa resume {output} goes on from the last checkpoint"
     none = "there is no checkpoint to go on from; --checkpoint-every writes some"
     say(advice if _checkpoints(output) else none, err)
@@ -83,7 +83,7 @@ def _advise_alone(output: Path) -> None:
 
 
 def _checkpoints(output: Path) -> list[Path]:
-    """The checkpoints of a run or, if it is computed in parts, of the one whose last checkpoint is the earliest."""
+    """The checkpoints of a run or, if it is computed in parts, of the part whose last checkpoint is the earliest."""
     folder = output / records.CHECKPOINTS
     places = records.part_folders(folder) or [folder]
     found = [[path for path in place.glob("[0-9]*") if path.name.isdecimal()] for place in places]

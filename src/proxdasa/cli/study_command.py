@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUDGETS = ("gradients", "rounds", "bytes", "seconds")
 """What the runs are compared at equal amounts of."""
 MOST_NETWORKS = 4
-"""As many as the dashes that a figure can tell apart."""
+"""The number of dashes that a figure can distinguish."""
 Pair = tuple[str, str]
 """A method and a network."""
 
@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 def study(
     file: Annotated[Path, typer.Argument(help="The TOML file of a study; see docs/comparing.md.")],
     output: Annotated[Path, output_option("Folder for everything: searches, runs, tables, figures, the page.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier study and begin anew.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier study and start over.")] = False,
     jobs: Jobs = None,
     device: Device = None,
 ) -> None:
