@@ -83,7 +83,7 @@ def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed
     )
     assert lines[1:] == [
         "a process ended with signal SIGKILL",
-        f"proxdasa resume {results} goes on from the last checkpoint",
+        f"proxdasa resume {results} continues from the last checkpoint",
     ]
     start("proxdasa", "resume", results, "--processes", 2).ended()
     check_same(results, undisturbed / "results")
@@ -112,7 +112,7 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
     command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
     command.until(lambda: len(command.workers()) == 2)
     os.kill(command.workers()[1], signal.SIGKILL)
-    assert "there is no checkpoint to go on from; --checkpoint-every writes some" in command.ended(3)
+    assert "there is no checkpoint to continue from; --checkpoint-every writes some" in command.ended(3)
 
 
 # silent
@@ -169,7 +169,7 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     assert re.fullmatch(
         rf"error: agent \d has no message from agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
     )
-    assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
+    assert advice[1] == f"proxdasa resume {results} continues from the last checkpoint"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 
@@ -206,7 +206,7 @@ def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbe
         text = command.ended(130)
         made = int(re.search(r"interrupted after (\d+) iterations; the records so far are saved", text)[1])
         assert newest(results) == made
-        assert text.endswith(f"proxdasa resume {results} goes on\n")
+        assert text.endswith(f"proxdasa resume {results} continues the run\n")
 
     options = ("--processes", 4, "--max-restarts", 3)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
@@ -241,7 +241,7 @@ def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, tmp_pat
     command = start(*words, results, "--checkpoint-every", 1, *how)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.pid, number)
-    assert f"proxdasa resume {results} goes on" in command.ended(130)
+    assert f"proxdasa resume {results} continues the run" in command.ended(130)
     start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")
 
@@ -271,7 +271,7 @@ def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undistur
             rf"interrupted(; the checkpoint after {newest(results)} iterations is kept| after {newest(results)} iter.*)"
         )
         assert re.fullmatch(kept, last[0]), last
-        assert last[1] == f"proxdasa resume {results} goes on"
+        assert last[1] == f"proxdasa resume {results} continues the run"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 

@@ -72,7 +72,7 @@ def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: 
         with progress(output=output) as announce:
             return tuning.halve(setup, settings, measure, progress=announce("quick search", setup), saving=saving)
     except KeyboardInterrupt:
-        say("interrupted; what the search has found out is kept: the same command, without --overwrite, goes on", err)
+        say("interrupted; what the search has found out is kept: the same command, without --overwrite, continues", err)
         raise typer.Exit(Code.INTERRUPTED) from None
 
 

@@ -66,7 +66,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run this site's part of the study; after an interruption the same command goes on.
+    """Run this site's part of the study; after an interruption the same command continues.
 
     Sites start in any order. A site that does not answer in time is left out until it is there again.
     """
@@ -94,7 +94,7 @@ def run(
             say(f"error: {error}", err)
             raise typer.Exit(Code.DIVERGED) from None
     if result.stopped == "interrupted":
-        say(f"stopped after iteration {result.iterations}; the same command goes on from there", err)
+        say(f"stopped after iteration {result.iterations}; the same command continues from there", err)
         raise typer.Exit(Code.INTERRUPTED)
     _write_page(output, name)
     say(f"{output}: the model, records, checkpoints and page of {name} after {result.iterations} iterations")

@@ -41,7 +41,7 @@ def study(
     are as long as the same number of gradients lasts, or of rounds or vectors, and are compared at equal gradients,
     rounds, bytes and seconds.
     A diverged trial is a loss, and so is a method all of whose settings diverge.
-    The same command goes on with a study that was interrupted or killed.
+    The same command continues a study that was interrupted or killed.
 
     For example [b]proxdasa study study.toml --output results/study --jobs 2[/].
     """

@@ -25,7 +25,7 @@ FEW = 255
 
 
 class Spell(NamedTuple):
-    """The links at consecutive times, drawn together because one at a time would take longer."""
+    """The links at consecutive times, computed together because one at a time would take longer."""
 
     first: int
     """The first of the times."""
@@ -117,7 +117,7 @@ class Weather:
         Directed links are numbered by receiver, then by sender, in ascending order.
         """
         added = functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
-        return added.expand(self.trials, len(links), width)  # a condition may return one entry for several
+        return added.expand(self.trials, len(links), width)  # a condition may return less, to be broadcast
 
     oldest: int
     """The largest age that a message may have."""
@@ -152,7 +152,7 @@ class Weather:
         """The spell that a round of the current iteration belongs to, and its place in it.
 
         Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. If both
-        happen, the iterations of later rounds are predicted, and a round that falls into another iteration is drawn
+        happen, the iterations of later rounds are predicted, and a round that falls into another iteration is computed
         again.
         """
         if self._calm:

@@ -260,8 +260,7 @@ class LocalAgents(ABC):
     def _count_messages(self, rounds: int, *vectors: Tensor, compressed: bool = True) -> int:
         """Count rounds in which each agent sends these vectors to its neighbours; return the number of the first.
 
-        Bytes are those of the vectors alone, over the links that are up, summed over agents and trials; `counts`
-        divides.
+        Bytes are those of the vectors alone, over the links that are up; `counts` divides them by agents and trials.
         """
         first, links = int(self._counts["rounds"]), rounds * self._links
         if self._weather:

@@ -70,7 +70,7 @@ class CompressedRounds:
         self._place = self._vector = 0
 
     def leave(self) -> None:
-        """Leave the iteration, as before the first one."""
+        """Leave the iteration: tensors are then mixed as before the first one."""
         self._place = None
 
     def mix(self, tensors: tuple[Tensor, ...], rows: dict[str, Tensor], number: int) -> tuple[Tensor, ...]:

@@ -33,7 +33,7 @@ MANY = 2**18
 SPARSE = 0.25
 """The share of inputs that are not 0 up to which sums of columns are faster than a product (measured)."""
 PIECE = 2**22
-"""Bytes of examples that are looked at together in search of those that repeat others."""
+"""Bytes of examples that are compared at a time to find those that repeat others."""
 NARROW = 16
 """Outputs of a layer below which its product is computed as a wide matrix: W hᵀ rather than h Wᵀ."""
 

@@ -147,7 +147,7 @@ class Supervised(Measured):
         return make(data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
 
     def join(self, peers: Peers) -> Supervised:
-        """This part of the problem, told how many examples an agent has on average over all processes."""
+        """This part of the problem, with the mean number of examples of an agent over all processes."""
         held = self.examples
         peers.agree({"types of x and y, which dtype of per_agent would choose": f"{held.x.dtype}, {held.y.dtype}"})
         if held.columns is not None:

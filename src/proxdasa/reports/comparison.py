@@ -69,7 +69,7 @@ def _chosen(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
 
 
 def default_measures(runs: Sequence[Run]) -> list[str]:
-    """The measures that compare runs without being asked for, as far as they were recorded."""
+    """The measures that are compared by default, as far as they were recorded."""
     recorded = measures(row for run in runs for row in run.rows)
     return [name for name in DEFAULT_MEASURES if name in recorded and (name not in OWN_GAMMA or alike(runs))]
 

@@ -206,7 +206,7 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def distinguishing(keys: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose settings differ; of a network only the name, if that tells all of them apart."""
+    """The keys whose settings differ; of a network only the name, if that distinguishes all of them."""
 
     def kinds(some: Sequence[str]) -> int:
         return len({tuple(repr(settings.get(key)) for key in some) for settings in flat})

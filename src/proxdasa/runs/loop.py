@@ -273,7 +273,7 @@ class Loop:
             if found is None and (parts := part_folders(self._saving.folder)):
                 raise ValueError(
                     f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which one as a "
-                    "whole cannot continue; go on as it began (without --processes), or choose another folder"
+                    "whole cannot continue; continue as it began (without --processes), or choose another folder"
                 )
         if found:
             self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)

@@ -308,7 +308,7 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         compile: run blocks of iterations through `torch.compile`: True, False, or "auto", which does it for runs that
             are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
             settings alone, and is noted in the facts of the result's configuration. Needs a C++ compiler; where steps
-            cannot be compiled, a `CompileWarning` says why, and the run does without.
+            cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.
