@@ -119,7 +119,7 @@ class Processes(LocalAgents):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Time the steps; in exact mode use one thread, because the order of a sum may depend on their number."""
+        """Time the steps; in exact mode use one thread: the order of a sum may depend on the number of threads."""
         before, began, spent = torch.get_num_threads(), time.perf_counter(), self._neighbourhood.spent
         elsewhere = spent["communication"] + spent["waiting"]
         torch.set_num_threads(1 if self._exact else before)

@@ -18,8 +18,8 @@ from proxdasa.problems.compile_benefit import fuses
 BLOCK, LEAST, MOST = 8, 4, 10
 """Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance between observations."""
 STEP, ELEMENT = 1.5e-4, 2e-9
-"""Seconds that compiling an iteration saves, and those for each element of a state variable (measured on one core, and
-rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
+"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of a state variable (measured
+on one core, and rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
 WORTH = 40
 """Seconds that compiling must save; it takes about 20 itself, and less once the code is cached on disk."""
 COMPILED = "compiled"

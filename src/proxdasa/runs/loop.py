@@ -272,8 +272,8 @@ class Loop:
             found = self._checkpoints.latest(self._expected().check)
             if found is None and (parts := part_folders(self._saving.folder)):
                 raise ValueError(
-                    f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which one as a "
-                    "whole cannot continue; continue as it began (without --processes), or choose another folder"
+                    f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which a whole "
+                    "run cannot continue; continue as it began (without --processes), or choose another folder"
                 )
         if found:
             self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)

@@ -27,7 +27,7 @@ PAUSE = 0.02
 def handle(act: Callable[[int], None], once: bool = False) -> Iterator[None]:
     """Context manager: call ``act`` on each signal or, with ``once``, on the first of each kind.
 
-    A second signal of a kind then has its previous effect.
+    A second signal of the same kind then has the effect that it had before.
     """
 
     def on_signal(number: int, _: FrameType | None) -> None:
