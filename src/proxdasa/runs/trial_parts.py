@@ -27,7 +27,7 @@ from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 
 SIZE = 2**18
-"""The least elements of a state variable in a part: with fewer, the fixed costs of a step outweigh its arithmetic."""
+"""The fewest elements of a state variable in a part: with fewer, the fixed costs of a step outweigh its arithmetic."""
 
 
 def divide(setup: Setup) -> list[range]:
