@@ -166,7 +166,7 @@ def small(model, x=None, **settings):
 
 
 def test_a_network_that_sees_other_parameters_in_its_backward_pass_is_refused():
-    with pytest.raises(ValueError, match="Checkpointed: its copies cannot be computed: its gradients are others"):
+    with pytest.raises(ValueError, match="Checkpointed: its copies cannot be computed: its gradients differ"):
         small(Checkpointed)
 
 
@@ -212,7 +212,7 @@ def test_a_path_that_computes_something_else_is_not_taken(what, words, monkeypat
         return found if self.path == "loop" else found._replace(**{what: 0.9 * getattr(found, what)})
 
     monkeypatch.setattr(copies.Copies, "losses_and_grads", wrong)
-    with pytest.warns(LoopWarning, match=f"its {words} are others under torch.func.vmap"):
+    with pytest.warns(LoopWarning, match=f"its {words} differ under torch.func.vmap"):
         assert small(lambda: nn.Sequential(nn.BatchNorm1d(7), nn.Linear(7, 3)), buffers="local").path == "loop"
 
 

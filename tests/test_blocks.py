@@ -183,7 +183,7 @@ def test_wrong_code_is_found_out(monkeypatch):
         return lambda *inputs: [1.01 * rows for rows in traced(*inputs)]
 
     monkeypatch.setattr(compiled, "_translate", translate)
-    with pytest.warns(CompileWarning, match="compute another x"):
+    with pytest.warns(CompileWarning, match="compute a different x"):
         quadratic(made(proxdasa.ProxDASA), compile=True).run()
 
 
@@ -299,7 +299,7 @@ class Odd:
 @pytest.mark.parametrize("how", ["float", "bits", "tensor", "type", "in place"])
 def test_steps_that_a_recording_cannot_follow_run_as_they_are(how):
     setup = quadratic(Odd(how), regularizer=regularizers.Zero())
-    with pytest.warns(CompileWarning, match="computes with k itself|compute another x|changes its state in place"):
+    with pytest.warns(CompileWarning, match="computes with k itself|compute a different x|changes its state in place"):
         ours = dataclasses.replace(setup, compile=True).run()
     assert torch.equal(ours.x, dataclasses.replace(setup, compile=False).run().x)
     assert ours.config["facts"]["compiled"] is False

@@ -264,7 +264,7 @@ def test_results_that_cannot_be_written_are_an_error_with_what_to_do(write, tmp_
     assert result.exit_code == 5
     *_, error, advice = result.stderr.splitlines()
     assert error.startswith(f"error: {tmp_path / 'r'}: the results could not be written: No space left on device; what")
-    assert advice == "there is no checkpoint to go on from; --checkpoint-every writes some"
+    assert advice == "there is no checkpoint to continue from; --checkpoint-every writes some"
 
 
 def test_a_saved_configuration_runs_again(results, tmp_path):
@@ -329,7 +329,7 @@ def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     assert 0 < saved.iterations < 10**8
     assert said == (
         f"interrupted after {saved.iterations} iterations; the records so far are saved\n"
-        f"proxdasa resume {folder} goes on\n"
+        f"proxdasa resume {folder} continues the run\n"
     )
     assert saved.iterations - 10 <= saved.records[-1]["k"] <= saved.iterations
     report = call("report", folder)
@@ -567,7 +567,7 @@ def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
         "interrupted: prox-dasa-n003 at iteration 3 of 6 (its records are saved); 2 of 6 runs are finished; "
-        "the same command goes on"
+        "the same command continues"
     )
     before = times(tmp_path)
     assert sorted(path.parent.name for path in before) == NAMES[:3]
@@ -598,7 +598,7 @@ def test_an_interrupted_overwriting_leaves_nothing_old(quick, tmp_path, interrup
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
         "interrupted: prox-dasa-n002 at iteration 3 of 6 (its records are saved); 1 of 6 runs are finished; "
-        "the same command without --overwrite goes on"
+        "the same command without --overwrite continues"
     )
     assert sorted(path.parent.name for path in times(tmp_path)) == NAMES[:2]
     interrupt(-1)

@@ -79,11 +79,11 @@ def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed
     lines = command.ended(3).splitlines()
     # Process 1 holds the agents 2 and 3.
     assert re.fullmatch(
-        r"error: agent \d has no message of agent [23] in iteration \d+: its process has ended", lines[0]
+        r"error: agent \d has no message from agent [23] in iteration \d+: its process has ended", lines[0]
     )
     assert lines[1:] == [
         "a process ended with signal SIGKILL",
-        f"proxdasa resume {results} goes on from the last checkpoint",
+        f"proxdasa resume {results} continues from the last checkpoint",
     ]
     start("proxdasa", "resume", results, "--processes", 2).ended()
     check_same(results, undisturbed / "results")
@@ -112,7 +112,7 @@ def test_without_checkpoints_a_lost_run_says_what_would_have_helped(start, tmp_p
     command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
     command.until(lambda: len(command.workers()) == 2)
     os.kill(command.workers()[1], signal.SIGKILL)
-    assert "there is no checkpoint to go on from; --checkpoint-every writes some" in command.ended(3)
+    assert "there is no checkpoint to continue from; --checkpoint-every writes some" in command.ended(3)
 
 
 # silent
@@ -157,7 +157,8 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     command.until(lambda: "starting again" in command.text())
     silent, again = command.text().splitlines()
     # Process 2 holds agent 3. Others wait for processes that wait for it, and are not to blame those.
-    assert re.fullmatch(rf"error: agent \d has no message of agent 3 in iteration \d+: silent for {SILENCE} s", silent)
+    told = rf"error: agent \d has no message from agent 3 in iteration \d+: silent for {SILENCE} s"
+    assert re.fullmatch(told, silent)
     assert again == "a process ended with exit code 3; starting again from the last checkpoint (1 of 1)"
 
     command.until(lambda: len(command.workers()) == 4)
@@ -166,9 +167,9 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
     os.kill(command.workers()[0], signal.SIGSTOP)  # the restarts are used up
     advice = command.ended(3).splitlines()[-2:]
     assert re.fullmatch(
-        rf"error: agent \d has no message of agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
+        rf"error: agent \d has no message from agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
     )
-    assert advice[1] == f"proxdasa resume {results} goes on from the last checkpoint"
+    assert advice[1] == f"proxdasa resume {results} continues from the last checkpoint"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 
@@ -187,7 +188,7 @@ def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     os.kill(command.workers()[1], signal.SIGUSR1)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
     assert re.search(
-        rf"^error: agent [0-2] has no message of agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M
+        rf"^error: agent [0-2] has no message from agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M
     ), text
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
@@ -205,7 +206,7 @@ def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbe
         text = command.ended(130)
         made = int(re.search(r"interrupted after (\d+) iterations; the records so far are saved", text)[1])
         assert newest(results) == made
-        assert text.endswith(f"proxdasa resume {results} goes on\n")
+        assert text.endswith(f"proxdasa resume {results} continues the run\n")
 
     options = ("--processes", 4, "--max-restarts", 3)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
@@ -240,7 +241,7 @@ def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, tmp_pat
     command = start(*words, results, "--checkpoint-every", 1, *how)
     command.until(lambda: newest(results) >= 5)
     os.kill(command.pid, number)
-    assert f"proxdasa resume {results} goes on" in command.ended(130)
+    assert f"proxdasa resume {results} continues the run" in command.ended(130)
     start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")
 
@@ -270,7 +271,7 @@ def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undistur
             rf"interrupted(; the checkpoint after {newest(results)} iterations is kept| after {newest(results)} iter.*)"
         )
         assert re.fullmatch(kept, last[0]), last
-        assert last[1] == f"proxdasa resume {results} goes on"
+        assert last[1] == f"proxdasa resume {results} continues the run"
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
 

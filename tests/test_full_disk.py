@@ -61,7 +61,7 @@ def test_if_the_final_state_does_not_fit_the_records_are_kept(tmp_path, room):
         RESULT.save(tmp_path / "full")
     assert str(told.value) == (
         f"{tmp_path / 'full' / 'final.safetensors'} could not be written: {FULL}; the records are saved in "
-        f"{tmp_path / 'full'}, the final state is not; it can be saved once that is mended, or into another folder"
+        f"{tmp_path / 'full'}, the final state is not; it can be saved once that is fixed, or into another folder"
     )
     assert names(tmp_path / "full") == ["config.json", "records.jsonl"]
     for name in ("config.json", "records.jsonl"):
@@ -162,7 +162,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
         pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
     assert re.findall(r"exit code \d+", made.stdout) == ["exit code 5", "exit code 0"], made.stdout + made.stderr
     assert f"error: {results / 'final.safetensors'} could not be written: {FULL}; the records are saved" in made.stderr
-    assert f"proxdasa resume {results} goes on from the last checkpoint" in made.stderr
+    assert f"proxdasa resume {results} continues from the last checkpoint" in made.stderr
     assert "Traceback" not in made.stderr
     assert names(kept) == [".lock", "checkpoints", "config.json", "records.jsonl"]
     assert {row["k"] for row in records.read_rows(kept)} == {0, 10, 20}
@@ -179,6 +179,6 @@ def test_a_bound_on_the_size_of_files_leaves_the_records_too(tmp_path):
         words = ("run", file, "-o", tmp_path / "results", "--checkpoint-every", 10)
         said = start("proxdasa", *words, env=env).ended(5)
     assert said.count("earlier checkpoints are as they were; the run continues") == 2
-    assert "there is no checkpoint to go on from" in said
+    assert "there is no checkpoint to continue from" in said
     assert "Traceback" not in said
     assert {row["k"] for row in records.read_rows(tmp_path / "results")} == {0, 10, 20}

@@ -361,7 +361,7 @@ def test_after_an_interruption_the_same_command_goes_on(file, tmp_path, interrup
     begin()
     for command in (tune, run):
         stopped = call(*command)
-        assert (stopped.exit_code, "the same command, without --overwrite, goes on" in stopped.stderr) == (130, True)
+        assert (stopped.exit_code, "the same command, without --overwrite, continues" in stopped.stderr) == (130, True)
         rungs = command[3 if command is run else 4] / "rungs"
         assert (
             sorted(path.name for path in rungs.iterdir())

@@ -67,7 +67,7 @@ def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_t
             command.until(lambda command=command: "silent for" in command.text())
         link("up")  # for torchrun, whose two halves would wait for each other
         first, second = [command.ended(1) for command in both]
-        told = rf"error: agent {{}} has no message of agent {{}} in iteration \d+: silent for {TIMEOUT} s\n"
+        told = rf"error: agent {{}} has no message from agent {{}} in iteration \d+: silent for {TIMEOUT} s\n"
         assert re.search(told.format("[0-2]", "[3-5]"), first), first
         assert re.search(told.format("[3-5]", "[0-2]"), second), second
         assert newest(results) < 400

@@ -204,7 +204,8 @@ def test_a_launcher_whose_processes_were_asked_to_stop_before_they_could_speak_s
         (results, "interrupted before there was a checkpoint; nothing was kept\n"),
         (
             tmp_path / "begun",
-            f"interrupted; the checkpoint after 7 iterations is kept\nproxdasa resume {tmp_path}/begun goes on\n",
+            "interrupted; the checkpoint after 7 iterations is kept\n"
+            f"proxdasa resume {tmp_path}/begun continues the run\n",
         ),
     ):
         command = start("proxdasa", "run", file, "-o", folder, "--processes", 2, env=env)

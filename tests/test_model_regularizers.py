@@ -122,7 +122,7 @@ def frozen():
     ("make", "message"),
     [
         (lambda: group_neurons(Branches, 0.1), r"known only for a chain.* give layers=.* left, right, out, skip"),
-        (lambda: group_neurons(Branches, 0.1, layers=["lefty"]), "'lefty' is no Linear or Conv2d .* left, right"),
+        (lambda: group_neurons(Branches, 0.1, layers=["lefty"]), "'lefty' is not a Linear or Conv2d .* left, right"),
         (lambda: group_neurons(frozen(), 0.1), "no hidden Linear or Conv2d layer whose weights are trained"),
         (lambda: group_neurons(frozen(), 0.1, layers=["0"]), "the weights of '0' are frozen"),
         (lambda: group_neurons(nn.Linear(2, 2), 0.1), "known only for a chain"),

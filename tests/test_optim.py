@@ -493,11 +493,11 @@ def test_an_agent_that_ends_early_is_missed():
     first, second, third = together(act)
     assert third is None
     assert {type(first), type(second)} == {PeerError}
-    assert str(second) == f"agent 1 has no message of agent 2 in iteration 2: its process has ended; {REMEDY}"
+    assert str(second) == f"agent 1 has no message from agent 2 in iteration 2: its process has ended; {REMEDY}"
 
 
 REMEDY = optim.optimizer.REMEDY
-UNEQUAL = f"agent 2 stopped after 2 steps, and agent 1 makes another; all agents must make the same steps; {REMEDY}"
+UNEQUAL = f"agent 2 stopped after 2 steps, and agent 1 takes another; all agents must take the same steps; {REMEDY}"
 
 
 def uneven(transport):

@@ -350,7 +350,7 @@ def test_what_can_be_shown_is_shown(tmp_path):
     killed = tmp_path / "killed"
     expected = [
         f"{killed} holds checkpoints of a run and no records yet; unless it is still running, proxdasa resume {killed} "
-        "goes on with it",
+        "continues it",
         f"there are no results in {tmp_path / 'nothing'} (no records.jsonl at or below it)",
         f"{bare.parent / 'config.json'}: not the configuration of saved results: it has no agents in facts",
         f"{cut}: the last line is cut short and was left out",

@@ -265,8 +265,8 @@ def test_agents_that_do_other_steps_are_noticed():
 
     first, second = in_threads(2, act)
     words = (
-        "agents 2 to 3 sent message number 2 where number 1 was due; all agents must make the same steps",
-        "agents 0 to 1 sent message number 1 where number 2 was due; all agents must make the same steps",
+        "agents 2 to 3 sent message number 2 where number 1 was due; all agents must take the same steps",
+        "agents 0 to 1 sent message number 1 where number 2 was due; all agents must take the same steps",
     )
     assert str(first) == str(second)  # whoever noticed it first
     assert str(first) in words

@@ -151,7 +151,8 @@ def test_a_checkpoint_beyond_the_last_iteration_is_none(folder, k):
 @pytest.mark.parametrize("text", ["", "[", '"}', '", "k": 1e999}', "[" * 100_000, '", "k": 8, "k": 9}'])
 def test_a_manifest_that_is_none_is_passed_over(folder, text):
     seal(folder / "000000008", text)
-    with pytest.warns(CheckpointWarning, match=r"000000008.manifest.json is no manifest: .*continues from 000000004"):
+    said = r"000000008.manifest.json is not a manifest: .*continues from 000000004"
+    with pytest.warns(CheckpointWarning, match=said):
         assert torch.equal(MADE.run(None, Saving(folder)).x, WHOLE.x)
 
 

@@ -364,7 +364,7 @@ def test_refuses(settings, message):
 
 def test_full_gradients_of_a_stream_are_refused():
     agents = Setup(METHOD, POPULATION, RING).engine()
-    with pytest.raises(ValueError, match="has no end of samples"):
+    with pytest.raises(ValueError, match="has endless samples"):
         agents.full_grad(torch.zeros(1, 4, 10))
 
 

@@ -91,7 +91,7 @@ def test_items_that_do_not_fit_are_named(number, workers):
         (at(69, (torch.full((1, 4, 4), torch.nan), 1)), ValueError, "Items: x must be finite; got nan in row 69"),
         (at(0, (torch.full((1, 4, 4), torch.nan), 1)), ValueError, "Items: x must be finite; got nan in row 0"),
         (at(9, (torch.zeros(1, 4, 4), -1)), ValueError, "labels y must lie in 0, ..., 2; row 9 has -1"),
-        (lambda i: (torch.rand(2), 1), ValueError, "item 0 is another one when it is read again; runs name their sam"),
+        (lambda i: (torch.rand(2), 1), ValueError, "item 0 differs when it is read again; runs name their samples"),
         (lambda i: (1.0, 1), ValueError, "of shape [N, ...]; got torch.float32 of shape [1]"),
         (lambda i: (torch.zeros(2) + 1j, 1), TypeError, "Items: x must hold real numbers; got torch.complex64"),
     ],

@@ -476,9 +476,9 @@ def test_the_best_weight_is_in_the_best_regularizer():
     [
         ({"regularizer.weight": [0.1, 1]}, {"measure": "objective", "regularizer": L1(1)}, "objective contains Ψ"),
         ({"regularizer.weight": [0.1, 1]}, {"measure": "table_stationarity", "regularizer": L1(1)}, "contains Ψ"),
-        ({"regularizer.weight": [0.1]}, {}, "regularizer.weight cannot be searched: it is no weight of Zero.* none"),
-        ({"regularizer.l1": [0.1]}, {"regularizer": L1(1)}, "no weight of L1; accepted: regularizer.weight"),
-        ({"regularizer.weight": [0.1]}, {"regularizer": L1([1, 1, 1])}, "no weight of L1; accepted: none"),
+        ({"regularizer.weight": [0.1]}, {}, "regularizer.weight cannot be searched: it is not a weight of Zero.* none"),
+        ({"regularizer.l1": [0.1]}, {"regularizer": L1(1)}, "not a weight of L1; accepted: regularizer.weight"),
+        ({"regularizer.weight": [0.1]}, {"regularizer": L1([1, 1, 1])}, "not a weight of L1; accepted: none"),
         ({"regularizer.weight": [-0.1]}, {"regularizer": L1(1)}, "L1.weight of trial 0 must be"),
         (
             {"gamma": [0.1]},

@@ -24,6 +24,6 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
         category,
         frame.f_code.co_filename,
         frame.f_lineno,
-        module=names.get("__name__", "<unknown>"),  # None would drop the warning without a word
+        module=names.get("__name__", "<unknown>"),  # None would silently drop the warning
         registry=names.setdefault("__warningregistry__", {}),
     )  # without module_globals: the loader of a module that runs as python -m refuses to find __main__'s source

@@ -1,4 +1,4 @@
-"""Checks of arguments, shared by all rooms: each returns the value in plain form, or refuses it in one sentence.
+"""Checks of arguments, shared by all packages: each returns the value in plain form, or refuses it in one sentence.
 
 The sentence is "NAME must be …; got VALUE" wherever there is a name and a value to show.
 """
@@ -13,7 +13,7 @@ from typing import TypeGuard
 from torch import Tensor
 
 SEEDS = 2**64
-"""Seeds are the whole numbers below: the generator's key has 64 bits for them."""
+"""Seeds are the whole numbers below this: the generator's key has 64 bits for them."""
 
 
 PIECE = 2**22
@@ -58,7 +58,7 @@ def check_whole(value: object, name: str, least: int | None = None, most: int | 
 def check_count(value: object, name: str) -> None:
     """Refuse anything but an int of at least 1, such as the size of a batch.
 
-    NumPy's integers are refused, because callers keep the value as it is and JSON has no place for them.
+    NumPy's integers are refused, because callers keep the value as it is and JSON cannot represent them.
 
     Examples:
         >>> checks.check_count(0, "batch")
@@ -129,7 +129,7 @@ def check_positive(value: float | Tensor, name: str) -> float | Tensor:
 def check_step_size(gamma: float | Tensor, x: Tensor) -> float | Tensor:
     """The γ of a proximal step at x; a tensor must broadcast over the coordinates, and is cast to x's type and device.
 
-    The entries of a tensor are not looked at: that would cost as much as the step itself, every iteration.
+    The entries of a tensor are not checked: that would cost as much as the step itself, in every iteration.
     """
     if not isinstance(gamma, Tensor):
         return check_positive_number(gamma, "gamma")
@@ -173,7 +173,7 @@ def check_finite(values: Tensor, name: str) -> None:
 
 
 def check_regularizer(value: object, name: str) -> None:
-    """Refuse what lacks the two methods of a regulariser, and the class where an object is meant."""
+    """Refuse an object without the two methods of a regulariser, and a class in place of an object."""
     methods = (getattr(value, method, None) for method in ("value", "prox"))
     if isinstance(value, type) or not all(callable(method) for method in methods):
         raise invalid(name, "a regulariser such as L1(0.1)", value)

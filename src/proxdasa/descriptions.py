@@ -49,7 +49,7 @@ def describe(thing: Any) -> Any:
         described = describe(thing.describe())
         return {**described, "name": _NAMES[type(thing)]} if type(thing) in _NAMES else described
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        # Fields left out of repr are no settings; an example is the first agent of a part of a problem.
+        # Fields left out of repr are not settings; an example is the first agent of a part of a problem.
         return {
             "name": _name_of(type(thing)),
             **{field.name: _value(thing, field) for field in dataclasses.fields(thing) if field.repr},

@@ -35,7 +35,7 @@ def available() -> list[str]:
 
 
 def check_device(name: object) -> None:
-    """Refuse what is no device, or one that is not here."""
+    """Refuse an unknown device, or one that this machine does not have."""
     if not isinstance(name, str) or name not in CHOICES:
         raise invalid("device", " or ".join(map(repr, CHOICES)), name)
     if not CHOICES[name]():
@@ -46,20 +46,19 @@ def check_device(name: object) -> None:
 
 
 def send(x: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host, which nobody changes later, on a device; the host does not wait for it to arrive.
+    """A tensor of the host, which must not change later, on a device; the host does not wait for the copy.
 
-    CUDA copies behind the host's back from memory that is pinned. Other devices share their memory with the host, or
-    wait.
+    CUDA copies asynchronously from pinned memory. Other devices share their memory with the host, or wait.
     """
     if device == CPU:
         return x
     if device.type == "cuda" and x.numel():
-        return x.contiguous().pin_memory().to(device, non_blocking=True)  # one that was expanded cannot be pinned
+        return x.contiguous().pin_memory().to(device, non_blocking=True)  # an expanded tensor cannot be pinned
     return x.to(device)
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a device has done what it was told."""
+    """Wait until a device has finished its work."""
     if device.type in NAMES:
         torch.accelerator.synchronize(device)
 
@@ -93,7 +92,7 @@ class Movable:
         found = self._kept.get((dtype, x.device))
         if found is None:
             found = self._tensor.to(dtype).to(x.device)
-            if type(found) is Tensor:  # and not what a compiler sees in its place
+            if type(found) is Tensor:  # and not a stand-in that a compiler traces
                 self._kept[dtype, x.device] = found
         return found
 

@@ -10,7 +10,7 @@ class Code(IntEnum):
     """How a command ended."""
 
     DONE = 0
-    CRASHED = 1  # Python's own code for an exception that nobody expected
+    CRASHED = 1  # Python's own code for an unexpected exception
     REFUSED = 2  # click's for wrong usage
     LOST = 3
     DIVERGED = 4
@@ -30,7 +30,7 @@ MEANINGS = {
     Code.INTERRUPTED: "interrupted",
 }
 FINAL = (Code.REFUSED, Code.DIVERGED, Code.INTERRUPTED)
-"""Codes of endings that another try would not change."""
+"""Codes of endings that another attempt would not change."""
 
 SUMMARY = "Exit codes: " + ", ".join(f"{code:d} {meaning}" for code, meaning in MEANINGS.items()) + "."
 

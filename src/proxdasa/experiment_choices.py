@@ -1,4 +1,4 @@
-"""What the experiments are run for unless you choose otherwise; --help shows it, and need not build any of them."""
+"""The defaults of the experiments, which --help shows without building any of them."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used: PyTorch takes a second, and --help does without.
+"""Names of a package that are imported when they are first used: PyTorch takes a second, and --help does not need it.
 
 A package lists its names once, as imports that type checkers and editors read and that Python skips::
 
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package whose imports stand under ``if TYPE_CHECKING:``.
+    """The functions `__getattr__` and `__dir__` of a package whose imports are under ``if TYPE_CHECKING:``.
 
     The modules of the package are attributes too, as they would be after eager imports.
     """
@@ -35,7 +35,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         else:
             found = import_module(f"{package}.{own}")
-        setattr(module, name, found)  # so that Python finds it without us from now on
+        setattr(module, name, found)  # so that Python does not call this for it again
         return found
 
     return find, lambda: sorted({*vars(module), *homes})

@@ -38,8 +38,8 @@ def torch_generator() -> Iterator[torch.Generator]:
 def seed_torch(generator: torch.Generator, seed: int) -> None:
     """Seed torch's generator, and those of GPUs where there are any.
 
-    Where there are none `torch.manual_seed` all the same keeps a request, with a formatted stack, for each kind of GPU,
-    which takes longer than making a small network.
+    Without a GPU `torch.manual_seed` still queues a request, with a formatted stack, for each kind of GPU, which takes
+    longer than making a small network.
     """
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
@@ -48,7 +48,7 @@ def seed_torch(generator: torch.Generator, seed: int) -> None:
 
 
 def make_module(model: Model, seed: int = 0) -> nn.Module:
-    """The network itself, or that which the function makes after torch's generator is seeded.
+    """The network itself, or the one that the function makes after torch's generator is seeded.
 
     The state of the generator is restored.
     """
@@ -78,7 +78,7 @@ def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def check_trained(module: nn.Module) -> None:
-    """Raise unless there are parameters to train, and all of them real numbers that are there already."""
+    """Raise unless there are parameters to train, all of them real and initialised."""
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ValueError(

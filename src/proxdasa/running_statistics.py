@@ -40,7 +40,7 @@ def changed_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> list[str
 
 
 def is_counter(values: Tensor) -> bool:
-    """Whether a buffer holds whole numbers, such as a count of batches; masks are no numbers."""
+    """Whether a buffer holds whole numbers, such as a count of batches; masks do not count as such."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
@@ -56,7 +56,7 @@ class RunningStatistics:
 
     @classmethod
     def of(cls, module: nn.Module, names: Collection[str]) -> RunningStatistics | None:
-        """Those of the buffers with these names, or None if there are none."""
+        """The statistics in the buffers with these names, or None if there are none."""
         held = {name: values.detach().clone() for name, values in module.named_buffers() if name in names}
         for name, values in held.items():
             if values.is_complex() or values.dtype == torch.bool:
@@ -111,7 +111,7 @@ class RunningStatistics:
 
 
 def check_statistics(running: RunningStatistics | None, rows: Tensor | None) -> Tensor | None:
-    """Rows r that belong to rows of x, if there are running statistics: without them its outputs mean nothing."""
+    """Return the rows r, if they fit the network: without its statistics its outputs are meaningless."""
     if running is None and rows is not None:
         raise ValueError("buffers: the network has no running statistics; leave them out")
     if running and (rows is None or rows.shape[-1] != running.width):

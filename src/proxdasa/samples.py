@@ -31,8 +31,8 @@ BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
 AHEAD, FEW = 8, 2**14
-"""Blocks of samples that are made together if they take no more than so many words: making few takes a fixed time,
-whatever their number. No part of the naming."""
+"""Blocks of samples that are made together if they take at most ``FEW`` words: making few takes a fixed time,
+whatever their number. Not part of the naming."""
 
 # Streams: small numbers are the independent samples of one iteration; these are kept apart from them and each other.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxdasa.runs.setup import Setup
 
 FILLED = "auto.json"
-"""The file with numbers, in the results folder."""
+"""The file with the values that were found, in the results folder."""
 ANY = 1.0
 """Takes the place of γ in the set-up of a search, which tries others."""
 
@@ -31,7 +31,7 @@ def settle(
 ) -> Path:
     """The file itself or, if it has gamma = "auto", one in ``output`` with what a quick search has found.
 
-    ``adapt`` makes of the set-up of the file that of the run, to which the command line may have added something.
+    ``adapt`` turns the setup of the file into that of the run, with what the command line adds.
     The search takes place before processes are launched, and they read the file that it has written.
     """
     with outcomes(output):
@@ -72,7 +72,7 @@ def search(setup: Setup, settings: list[tuning.Setting], output: Path, measure: 
         with progress(output=output) as announce:
             return tuning.halve(setup, settings, measure, progress=announce("quick search", setup), saving=saving)
     except KeyboardInterrupt:
-        say("interrupted; what the search has found out is kept: the same command, without --overwrite, goes on", err)
+        say("interrupted; what the search has found out is kept: the same command, without --overwrite, continues", err)
         raise typer.Exit(Code.INTERRUPTED) from None
 
 

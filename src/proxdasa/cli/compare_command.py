@@ -39,7 +39,7 @@ def compare(
     """Compare finished runs at an equal budget: one figure and one table, ready for a paper.
 
     The colour is the method. In the table the best is bold, and so is what a paired test over the shared seeds does not
-    find worse; the caption names the test. A run with a diverged trial has lost.
+    find worse; the caption names the test. A run with a diverged trial is never bold.
     """
     with input_errors():
         found, missing = find_results(folders)

@@ -70,7 +70,7 @@ def _visible(text: str) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says; of those of the operating system, without their numbers."""
+    """The message of an error; for errors of the operating system, without their numbers."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
@@ -113,7 +113,7 @@ def show_written(paths: Iterable[Path]) -> None:
 def show_table(title: str, sheet: reports.Sheet, sections: Collection[int] = ()) -> None:
     """Show a table under its title and above its notes, with a line above the rows that begin ``sections``.
 
-    Where the terminal is narrow, texts are broken into lines. Numbers never are: if need be, the table is too wide.
+    Where the terminal is narrow, texts are broken into lines. Numbers never are, even if the table is then too wide.
     """
     rows = [[reports.visible(cell) for cell in row] for row in sheet.texts()]
     table = Table()

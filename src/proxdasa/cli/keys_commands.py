@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Make the keys and certificates of 
 
 @app.command()
 def authority(
-    folder: Annotated[Path, typer.Argument(help="A folder for the authority; kept by who coordinates.")],
+    folder: Annotated[Path, typer.Argument(help="A folder for the authority; the coordinator keeps it.")],
 ) -> None:
     """Make a certificate authority: once for a study, by whoever coordinates it."""
     with input_errors():

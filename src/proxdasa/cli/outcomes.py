@@ -1,4 +1,4 @@
-"""Runs that end early: messages on how to go on, and the exit code for what has happened."""
+"""Runs that end early: messages on how to continue, and the exit code for what has happened."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def say_kept(output: Path) -> None:
         say("interrupted before there was a checkpoint; nothing was kept", err)
     else:
         say(f"interrupted; the checkpoint after {newest} iterations is kept", err)
-        say(f"proxdasa resume {output} goes on", err)
+        say(f"proxdasa resume {output} continues the run", err)
     mark_reported()
 
 
 def advise(output: Path) -> None:
-    """Say how to go on with a run that was lost."""
-    advice = f"proxdasa resume {output} goes on from the last checkpoint"
-    none = "there is no checkpoint to go on from; --checkpoint-every writes some"
+    """Say how to continue a run that was lost."""
+    advice = f"proxdasa resume {output} continues from the last checkpoint"
+    none = "there is no checkpoint to continue from; --checkpoint-every writes some"
     say(advice if _checkpoints(output) else none, err)
 
 
@@ -83,7 +83,7 @@ def _advise_alone(output: Path) -> None:
 
 
 def _checkpoints(output: Path) -> list[Path]:
-    """The checkpoints of a run or, if it is computed in parts, of the one whose last checkpoint is the earliest."""
+    """The checkpoints of a run or, if it is computed in parts, of the part whose last checkpoint is the earliest."""
     folder = output / records.CHECKPOINTS
     places = records.part_folders(folder) or [folder]
     found = [[path for path in place.glob("[0-9]*") if path.name.isdecimal()] for place in places]
@@ -98,7 +98,7 @@ def run_all(
 
     with input_errors():
         setups = {name: replace(setup, device=device) if device else setup for name, setup in setups.items()}
-    again = f"the same command{' without --overwrite' if overwrite else ''} goes on"
+    again = f"the same command{' without --overwrite' if overwrite else ''} continues"
     try:
         with input_errors(), records.claim(output), progress(list(setups), output) as announce:
             results = experiments.run_series(setups, output, announce, overwrite, note, print_end, jobs)

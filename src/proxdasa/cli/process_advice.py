@@ -26,7 +26,7 @@ class ProcessAdvice:
         self._first: Row | None = None
 
     def __call__(self, _k: int, _iterations: int, rows: Sequence[Row]) -> None:
-        """Judge by the time since the first record: what was spent before may be of other processes."""
+        """Judge by the time since the first record: earlier times may be those of other processes."""
         if self._judged or not rows:
             return
         now = rows[0]

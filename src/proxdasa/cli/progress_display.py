@@ -53,7 +53,7 @@ class Audience:
 
 
 audience = Audience()
-"""That of the command that is running."""
+"""The audience of the command that is running."""
 
 
 def add_audience_options(command: Callable[..., None]) -> Any:
@@ -80,7 +80,7 @@ def _speak_to(whom: Audience) -> Iterator[None]:
 
 @contextmanager
 def progress(series: Sequence[str] = (), output: Path | None = None) -> Iterator[experiments.Announce]:
-    """Show the progress of runs; those of a series have folders of their own in ``output``."""
+    """Show the progress of runs; those of a series have their own folders in ``output``."""
     if audience.json:
         yield functools.partial(_print_json, series, output)
     elif audience.quiet:

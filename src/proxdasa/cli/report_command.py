@@ -68,7 +68,7 @@ def find_results(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
         begun = [place for place in below if os.path.lexists(place / records.CHECKPOINTS / records.CONFIG)]
         unfinished = [
             f"{run} holds checkpoints of a run and no records yet; unless it is still running, "
-            f"proxdasa resume {run} goes on with it"
+            f"proxdasa resume {run} continues it"
             for run in begun
             if not os.path.lexists(run / records.RECORDS)
         ]

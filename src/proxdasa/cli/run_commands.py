@@ -99,7 +99,7 @@ def run(
     ] = False,
     checkpoint_every: Annotated[
         int | None,
-        typer.Option(min=1, metavar="K", help="Write a checkpoint every K iterations, for [b]resume[/] to go on from."),
+        typer.Option(min=1, metavar="K", help="Write a checkpoint every K iterations, for [b]resume[/]."),
     ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Get the same bits for any number of processes; slower.")
@@ -194,8 +194,7 @@ def _make_room(output: Path, overwrite: bool) -> None:
             raise FileExistsError(f"{output} holds results already; choose another --output or add --overwrite")
         if (checkpoints / records.CONFIG).is_file():
             raise FileExistsError(
-                f"{output} holds a run that was stopped; proxdasa resume {output} goes on with it, "
-                "--overwrite starts over"
+                f"{output} holds a run that was stopped; proxdasa resume {output} continues it, --overwrite starts over"
             )
     elif engines.first():
         for old in (checkpoints, output / tuning.RUNGS, output / BOARD):
@@ -284,7 +283,7 @@ def _run(
         transport.close()
     if result.stopped == "interrupted" and leads:
         say(f"interrupted after {result.iterations} iterations; the records so far are saved", err)
-        say(f"proxdasa resume {output} goes on", err)
+        say(f"proxdasa resume {output} continues the run", err)
         mark_reported()
     if result.stopped in ENDINGS:
         raise typer.Exit(ENDINGS[result.stopped])

@@ -43,7 +43,7 @@ def add_options(command: Callable[..., None], group: type[G], call: Callable[[G,
     """The command with every field of the dataclass ``group`` as a further option.
 
     ``call`` gets the group with its values, and the command's own arguments. A parameter of the command that is the
-    group itself is no option.
+    group itself is not an option.
     """
 
     @functools.wraps(command)
@@ -91,7 +91,7 @@ class NetworkOptions:
         return dataclasses.replace(setup, **changes) if changes else setup
 
     def arguments(self) -> list[str]:
-        """The options as a command line has them."""
+        """The options as command-line arguments."""
         given = [("--condition", text) for text in self.condition or ()]
         given += [] if self.mixing is None else [("--mixing", self.mixing)]
         return [part for pair in given for part in pair]

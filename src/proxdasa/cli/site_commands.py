@@ -24,7 +24,7 @@ from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import Code, foremost
 
 CLOCK = 600.0
-"""Seconds by which clocks may differ: as certificates allow."""
+"""Seconds by which clocks may differ, as for certificates."""
 
 app = typer.Typer(no_args_is_help=True, help="Take part in a study as one of several sites.")
 
@@ -66,7 +66,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run this site's part of the study; after an interruption the same command goes on.
+    """Run this site's part of the study; after an interruption the same command continues.
 
     Sites start in any order. A site that does not answer in time is left out until it is there again.
     """
@@ -94,7 +94,7 @@ def run(
             say(f"error: {error}", err)
             raise typer.Exit(Code.DIVERGED) from None
     if result.stopped == "interrupted":
-        say(f"stopped after iteration {result.iterations}; the same command goes on from there", err)
+        say(f"stopped after iteration {result.iterations}; the same command continues from there", err)
         raise typer.Exit(Code.INTERRUPTED)
     _write_page(output, name)
     say(f"{output}: the model, records, checkpoints and page of {name} after {result.iterations} iterations")
@@ -124,7 +124,7 @@ def status(folder: Annotated[Path, typer.Argument(help="The --output of a site."
                 f"no site has written its status into {folder}; is it the --output of a site that has begun?"
             ) from None
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise ValueError(f"{folder / STATUS} is not the status of a site, which would write it anew") from None
+            raise ValueError(f"{folder / STATUS} is not the status of a site, which would rewrite it") from None
     for line in lines:
         say(line)
 
@@ -200,7 +200,7 @@ def _look(act: Callable[[], str], cure: str, needed: bool = True) -> Finding:
 
 
 def _known(study: Path, name: str, data: Path | None) -> Any:
-    """The study; None if it cannot be read or there is no such site in it, which `_look_at_study` says."""
+    """The study; None if it cannot be read or there is no such site in it, which `_look_at_study` reports."""
     try:
         from proxdasa.sites.study import read_study  # noqa: PLC0415
 
@@ -244,7 +244,7 @@ def _look_at_versions(*_: Any) -> Finding:
 
 
 def _look_at_clock(study: Path, name: str, _data: Path | None, keys: Path, *_: Any) -> Finding:
-    """A clock that is behind shows by files from the future; one that is ahead, by certificates that have expired."""
+    """Files from the future reveal a clock that is behind; expired certificates, one that is ahead."""
     files = [path for path in (study, keys / f"{name}.crt", keys / "authority.crt") if path.exists()]
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
     found = f"the clock says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

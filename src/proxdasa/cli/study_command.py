@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BUDGETS = ("gradients", "rounds", "bytes", "seconds")
 """What the runs are compared at equal amounts of."""
 MOST_NETWORKS = 4
-"""As many as the dashes that a figure can tell apart."""
+"""The number of dashes that a figure can distinguish."""
 Pair = tuple[str, str]
 """A method and a network."""
 
@@ -31,7 +31,7 @@ Pair = tuple[str, str]
 def study(
     file: Annotated[Path, typer.Argument(help="The TOML file of a study; see docs/comparing.md.")],
     output: Annotated[Path, output_option("Folder for everything: searches, runs, tables, figures, the page.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier study and begin anew.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Remove an earlier study and start over.")] = False,
     jobs: Jobs = None,
     device: Device = None,
 ) -> None:
@@ -41,7 +41,7 @@ def study(
     are as long as the same number of gradients lasts, or of rounds or vectors, and are compared at equal gradients,
     rounds, bytes and seconds.
     A diverged trial is a loss, and so is a method all of whose settings diverge.
-    The same command goes on with a study that was interrupted or killed.
+    The same command continues a study that was interrupted or killed.
 
     For example [b]proxdasa study study.toml --output results/study --jobs 2[/].
     """

@@ -76,7 +76,7 @@ def tune(
 
     NAME is a parameter of the file's algorithm that takes numbers, such as [b]gamma[/], or one of its schedule, such as
     [b]alpha.scale[/]; [b]alpha[/] alone is the schedule's first. [b]regularizer.weight[/] is λ, to be ranked by a
-    measure without Ψ, such as [b]--measure test_loss[/]. Settings that diverge are marked, the others go on.
+    measure without Ψ, such as [b]--measure test_loss[/]. Settings that diverge are marked, the others continue.
     After Ctrl-C the same command resumes the run. A finished run is ranked again, by another measure if you like.
 
     [b]--quick[/] needs no range; it finds good step sizes at the cost of about two runs, and resumes too.
@@ -114,10 +114,10 @@ def tune(
 
 
 def _tune_quickly(file: Path, base: Setup, measure: str, output: Path, overwrite: bool) -> None:
-    """Search by successive halving, or go on with the search of these settings that was interrupted."""
+    """Search by successive halving, or continue the search of these settings that was interrupted."""
     with outcomes(output), records.claim(output):
         if overwrite:
-            (output / RANKING).unlink(missing_ok=True)  # so that the next command goes on if this one is interrupted
+            (output / RANKING).unlink(missing_ok=True)  # so that the next command continues if this one is interrupted
             forget_rungs(output)
         elif any((output / name).exists() for name in (RANKING, tuning.SWEEP)):
             raise FileExistsError(f"{output} holds a search already; choose another --output or add --overwrite")

@@ -9,7 +9,7 @@ restores C(x) from them; on the way between processes the parts are packed into 
 words, as samples do, so that C(x) does not depend on the engine or on the number of processes.
 
 A row that is not finite is never restored as a finite one by those that look at the whole row; TopK sends its values
-that are not finite first, and RandK sends them as it meets them.
+that are not finite first, and RandK sends those that it draws.
 """
 
 from proxdasa.compressors.casts import BFloat16, Float16

@@ -28,7 +28,7 @@ class Float16:
     receiver_draws: ClassVar[bool] = False
 
     def words(self, d: int) -> int:  # noqa: ARG002
-        """None: nothing is random."""
+        """Zero: nothing is random."""
         return 0
 
     def contraction(self, d: int) -> float:
@@ -63,7 +63,7 @@ class BFloat16:
     receiver_draws: ClassVar[bool] = False
 
     def words(self, d: int) -> int:  # noqa: ARG002
-        """None: nothing is random."""
+        """Zero: nothing is random."""
         return 0
 
     def contraction(self, d: int) -> float:  # noqa: ARG002

@@ -27,7 +27,7 @@ def pack(tensors: Sequence[Tensor], parts: Sequence[Part]) -> Tensor:
 
 
 def unpack(message: Tensor, parts: Sequence[Part]) -> tuple[Tensor, ...]:
-    """The parts again, from bytes ``[..., size]``."""
+    """The parts from bytes ``[..., size]``."""
     pieces = torch.split(message, [_bytes(part) for part in parts], dim=-1)
     return tuple(
         piece.clone(memory_format=torch.contiguous_format).view(part.dtype)
@@ -43,12 +43,12 @@ def _bytes(part: Part) -> int:
 
 
 def _form(bits: int) -> str:
-    """The smallest whole number with this many bits, its first byte first."""
+    """NumPy's name of the smallest unsigned, big-endian type with this many bits."""
     return f">u{next(size for size in (1, 2, 4) if 8 * size >= bits)}"
 
 
 def _pack_bits(numbers: Tensor, bits: int) -> Tensor:
-    """Whole numbers from 0, with so many bits each, side by side."""
+    """Whole numbers from 0, with ``bits`` bits each, side by side."""
     whole: NDArray[np.uint8] = numbers.numpy().astype(_form(bits)).view(np.uint8).reshape(*numbers.shape, -1)
     digits = np.unpackbits(whole, axis=-1)[..., -bits:]
     return torch.from_numpy(np.packbits(digits.reshape(*numbers.shape[:-1], -1), axis=-1))

@@ -23,8 +23,8 @@ class QSGD:
         C(x)_i = ‖x‖ sign(x_i) ⌊s |x_i| / ‖x‖ + u_i⌋ / (s (1 + ω)),    s = 2^{b−1} − 1,  u_i uniform in [0, 1)
         ω = min(d/s², √d/s);      E‖C(x) − x‖² ≤ (1 − δ) ‖x‖²,  δ = 1/(1 + ω)
 
-    Without the factor 1/(1 + ω) it would be unbiased, but for few bits no contraction. A message has d levels of b bits
-    and a norm; ``bits`` is b, from 2 to 16.
+    Without the factor 1/(1 + ω) it would be unbiased but, for few bits, not a contraction. A message has d levels of b
+    bits and a norm; ``bits`` is b, from 2 to 16.
 
     Examples:
         >>> qsgd = compressors.QSGD(4)
@@ -92,7 +92,7 @@ class SignNorm:
     receiver_draws: ClassVar[bool] = False
 
     def words(self, d: int) -> int:  # noqa: ARG002
-        """None: nothing is random."""
+        """Zero: nothing is random."""
         return 0
 
     def contraction(self, d: int) -> float:

@@ -38,7 +38,7 @@ class TopK:
         _check_share(self.share)
 
     def words(self, d: int) -> int:  # noqa: ARG002
-        """None: nothing is random."""
+        """Zero: nothing is random."""
         return 0
 
     def contraction(self, d: int) -> float:
@@ -68,8 +68,8 @@ class RandK:
 
         C(x)_i = x_i if i was drawn, else 0;      E‖C(x) − x‖² = (1 − k/d) ‖x‖²,  δ = k/d
 
-    The values are not scaled by d/k: that would make C unbiased but no contraction, and differences need one. A message
-    has k values; the receiver knows the sender's random words by name, and so the indices.
+    The values are not scaled by d/k: that would make C unbiased but not a contraction, which differences need. A
+    message has k values; the receiver knows the sender's random words by name, and so the indices.
 
     Examples:
         >>> rand = compressors.RandK(0.4)

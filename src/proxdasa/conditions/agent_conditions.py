@@ -101,7 +101,7 @@ class Participation:
         check_positive(self.probability, "probability")
 
     def begin(self, draws: Draws) -> Events:
-        """Draw each iteration anew."""
+        """Draw independently for each iteration."""
         return lambda block: draws.below(block, self.probability)
 
 

@@ -19,13 +19,13 @@ from proxdasa.contracts import Network
 from proxdasa.devices import CPU, send
 
 CALM = 8
-"""Times of the spell in which all links are up, if none ever fails."""
+"""The length of the spell in which all links are up, if none ever fails."""
 FEW = 255
-"""As many truth values can be counted in a byte."""
+"""The most Booleans that can be counted in a byte."""
 
 
 class Spell(NamedTuple):
-    """The links during consecutive times, which are looked at together: one at a time would take longer."""
+    """The links at consecutive times, computed together because one at a time would take longer."""
 
     first: int
     """The first of the times."""
@@ -34,16 +34,16 @@ class Spell(NamedTuple):
     length: int
     """The number of times."""
     iterations: Sequence[int] = ()
-    """The iterations that these rounds are taken to belong to, where that matters."""
+    """The iterations that these rounds are assumed to belong to, where that matters."""
 
 
 class Weather:
     """Which links are up and which agents take part; the conditions of a run compose.
 
     A link is up if the graph has it in this round, all conditions of links say so and both of its ends take part.
-    Agents have events in each iteration, links in each round, whatever the iteration it belongs to. Trials have events
-    of their own. If ``periods`` are given, these repeat after as many trials as the first of them, within those after
-    as many as the second, and so on (see `problems.Repeated`).
+    Agents have events in each iteration, links in each round, whatever the iteration it belongs to. Each trial has its
+    own events. If ``periods`` are given, events repeat after as many trials as the first period, within those after as
+    many as the second, and so on (see `problems.Repeated`).
 
     Examples:
         >>> weather = conditions.Weather(
@@ -77,7 +77,7 @@ class Weather:
         self._present = torch.from_numpy(np.stack(weights, axis=1) > 0) if weights else None
         self.trials, self._k, self._prediction = trials, 0, RoundPrediction()
         self._by_rounds = bool(self._links) or self._present is not None or not self._agents
-        self._block, self._active = -1, torch.empty(0)  # who takes part in its iterations, [BLOCK, trials, n]
+        self._block, self._active = -1, torch.empty(0)  # which agents take part in its iterations, [BLOCK, trials, n]
         self._shares: Sequence[float] = ()
         self._parts: dict[range, Sequence[Tensor]] = {}
         self._held_links: tuple[int, Tensor] = (-1, torch.empty(0))
@@ -93,7 +93,7 @@ class Weather:
 
     @property
     def pauses(self) -> bool:
-        """Whether agents may be out at all."""
+        """Whether agents may ever be out."""
         return bool(self._agents)
 
     def enter(self, k: int) -> None:
@@ -108,16 +108,16 @@ class Weather:
 
     @property
     def disturbs(self) -> bool:
-        """Whether messages do not arrive as they were sent."""
+        """Whether noise is added to messages."""
         return bool(self._messages)
 
     def noise(self, number: int, links: range, width: int) -> Tensor:
         """What is added to the messages of a round over consecutive directed links, ``[trials, links, width]``.
 
-        Directed links are numbered in ascending order of receivers, and of senders for each of them.
+        Directed links are numbered by receiver, then by sender, in ascending order.
         """
         added = functools.reduce(operator.add, (events(number, links, width) for events in self._messages))
-        return added.expand(self.trials, len(links), width)  # a condition may leave out what all have in common
+        return added.expand(self.trials, len(links), width)  # a condition may return less, to be broadcast
 
     oldest: int
     """The largest age that a message may have."""
@@ -137,7 +137,7 @@ class Weather:
         return self._active[self._k % BLOCK]
 
     def active_rows(self, agents: range, device: torch.device = CPU) -> Tensor:
-        """Which of some consecutive agents take part in it, ``[trials, agents, 1]``, on the device of their rows."""
+        """Which of some consecutive agents take part in the current iteration, ``[trials, agents, 1]``, on a device."""
         if agents not in self._parts:
             here = self._active[..., agents.start : agents.stop].unsqueeze(-1)
             self._parts[agents] = send(here, device).unbind()
@@ -145,14 +145,15 @@ class Weather:
 
     @property
     def share(self) -> float:
-        """The share of agents that take part in it, on average over trials."""
+        """The share of agents that take part in the current iteration, on average over trials."""
         return self._shares[self._k % BLOCK] if self._agents else 1.0
 
     def look(self, number: int) -> tuple[Spell, int]:
         """The spell that a round of the current iteration belongs to, and its place in it.
 
-        Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. Where both
-        happen, the iterations of later rounds are predicted; a round that comes in another one is looked at again.
+        Time goes by rounds if links fail or the graph changes, and by iterations if only agents are out. If both
+        happen, the iterations of later rounds are predicted, and a round that falls into another iteration is computed
+        again.
         """
         if self._calm:
             return self._calm, number % CALM
@@ -191,7 +192,7 @@ class Weather:
         return self._counted[1][place]
 
     def _links_of(self, block: int) -> Tensor:
-        """Which links are up in the rounds of a block, as far as it does not depend on agents."""
+        """Which links are up in the rounds of a block, before agents that are out are considered."""
         if self._held_links[0] != block:
             masks = [events(block).permute(1, 2, 0) for events in self._links]
             if self._present is not None:
@@ -201,9 +202,9 @@ class Weather:
         return self._held_links[1]
 
     def _ends_of_block(self) -> Tensor:
-        """Which links have both of their ends, in the block of the current iteration."""
+        """Of which links both ends take part, in the block of the current iteration."""
         if self._held_ends[0] != self._block:
-            # Eight times to a word: there are then an eighth as many numbers to move.
+            # Eight times are packed into a word, so an eighth as many numbers are moved.
             words = self._active.permute(1, 2, 0).contiguous().view(torch.int64)
             left, right = (words.index_select(1, ends) for ends in self._ends)
             self._held_ends = self._block, (left & right).view(torch.bool)
@@ -216,11 +217,11 @@ def longest_delay(conditions: Iterable[Any]) -> int:
 
 
 def _check_ages(events: Events, condition: Any) -> Events:
-    """The events of a condition of delays, which refuse ages for which no rows are kept."""
+    """The events of a delay, with a check that rows are kept for all ages."""
 
     def ages(block: int) -> Tensor:
         drawn = events(block)
-        in_memory = drawn.movedim(0, -1)  # the order of `Draws`, in which they are looked at much faster
+        in_memory = drawn.movedim(0, -1)  # the memory order of `Draws`, which is much faster to scan
         least, most = (each.item() for each in in_memory.aminmax()) if drawn.numel() else (0, 0)
         if drawn.is_floating_point() or least < 0 or most > condition.age:
             name, found = type(condition).__name__, f"{drawn.dtype} from {least} to {most}"
@@ -231,9 +232,9 @@ def _check_ages(events: Events, condition: Any) -> Events:
 
 
 def _count(works: Tensor) -> list[int]:
-    """How many items work at each time, of ``[trials, items, times]``; several times as fast as torch's sum."""
+    """How many of ``[trials, items, times]`` are true at each time; several times as fast as torch's sum."""
     items = works.flatten(0, 1).numpy().view(np.uint8)
-    # As bytes while they cannot overflow, which takes half as long as to widen every one of them.
+    # Add bytes in groups that cannot overflow, which takes half as long as widening each of them.
     few = [np.add.reduce(items[first : first + FEW], axis=0, dtype=np.uint8) for first in range(0, len(items), FEW)]
     counts: list[int] = np.add.reduce(few or items, axis=0, dtype=np.int64).tolist()
     return counts

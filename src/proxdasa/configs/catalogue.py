@@ -1,4 +1,4 @@
-"""What a configuration file can name, read from our own source code: importing it would take seconds, for PyTorch.
+"""What a configuration file can name, read from our source code: importing it would take seconds, because of PyTorch.
 
 Only what `ROOMS`, `NAMED` and `DTYPES` of `proxdasa.configs.objects` refer to is read. Names are looked up as Python
 does, through assignments and imports; a test compares all that is read here with the objects themselves.
@@ -53,7 +53,7 @@ def rooms() -> dict[str, list[Entry]]:
 
 
 def values() -> dict[str, list[str]]:
-    """The values of parameters that a file gives by name, by kind; a function of the file's own has its parameters."""
+    """The values of parameters that a file gives by name, by kind; a measure with parameters is shown with them."""
     dtypes = ast.literal_eval(_keys_of(_look_up(OBJECTS, "DTYPES")))
     return {kind: list(map(_value, choices)) for kind, choices in _table("NAMED").items()} | {"dtype": dtypes}
 
@@ -92,7 +92,7 @@ def _value(found: Found) -> str:
 
 
 def _parameters(found: Found) -> Iterator[Parameter]:
-    """The parameters that a file may set, which leaves out ``dtype``: a key of its own."""
+    """The parameters that a file may set; ``dtype`` is left out, because it is a separate key."""
     node = found.node
     if isinstance(node, ast.ClassDef):
         made = next((f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None)
@@ -162,7 +162,7 @@ def _name(found: Found) -> str:
 
 
 def _resolve(module: str, expression: ast.AST) -> Found:
-    """What an expression stands for; one that is no name stands for itself."""
+    """What an expression stands for; one that is not a name stands for itself."""
     if isinstance(expression, ast.Name):
         return _look_up(module, expression.id)
     if isinstance(expression, ast.Attribute):
@@ -211,7 +211,7 @@ def _statements(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def _path(module: str) -> Path | None:
-    """The file of a module of ours."""
+    """The file of a module of this package."""
     if not f"{module}.".startswith("proxdasa."):
         return None
     place = PACKAGE.joinpath(*module.split(".")[1:])

@@ -1,7 +1,7 @@
 """From the plain values of a file to objects: strings become classes here, and nowhere else.
 
-The keys that an object accepts are read off the signature of its class or function, so a new class needs nothing here.
-Every refusal is one line: the key with its path, what is wrong with it, and what is accepted.
+The keys that an object accepts are read off the signature of its class or function, so a new class needs no change
+here. Every refusal is one line: the key with its path, what is wrong with it, and what is accepted.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ def is_own(name: object) -> bool:
 
 
 def load(name: str) -> Any:
-    """The object with a name of the form MODULE:NAME, which descriptions call by that name from now on."""
+    """The object with a name of the form MODULE:NAME, by which descriptions call it from now on."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise OwnCodeError(f"{name!r} is not of the form MODULE:NAME, such as methods:NEXT")
     if (folder := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, folder)  # for good: the module may import its neighbours later
+        sys.path.insert(0, folder)  # and not removed: the module may import its neighbours later
     try:
         found = operator.attrgetter(path)(importlib.import_module(module))
     except ModuleNotFoundError as error:

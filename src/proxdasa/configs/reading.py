@@ -13,7 +13,7 @@ just its name::
 A list in place of a parameter of the method is one value per trial; the weight of a regularizer then is
 ``{ per_trial = [...] }``, because a list may be a weight for each coordinate. Names of data files and networks are
 relative to the folder in which the program was started, not to that of the configuration file.
-`proxdasa.configs.objects` makes objects of values.
+`proxdasa.configs.objects` turns values into objects.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
 def _build(settings: Mapping[str, Any], try_step: bool) -> Setup:
     refuse_auto(settings)
     sites = settings.get("sites")
-    # Of who takes part in a study only the names matter to the run that simulates it (see `proxdasa.sites.study`).
+    # Of the participants of a study, a run that simulates it needs only the names (see `proxdasa.sites.study`).
     given = {key: value for key, value in settings.items() if key != "sites"}
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}
     if "problem" in settings:
@@ -117,7 +117,7 @@ def make_one_step(setup: Setup) -> None:
         with _with_key("algorithm"):
             algorithm = setup.bound()
         with _with_key("problem"):
-            _ = setup.problem.words  # reads data that lie in files
+            _ = setup.problem.words  # reads data that are in files
         with _with_key("memory"):
             setup.check_memory()
         with _with_key("x0"):

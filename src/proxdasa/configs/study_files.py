@@ -43,7 +43,7 @@ BUDGETS = ("gradients", "rounds", "vectors")
 
 @dataclass(frozen=True)
 class TuningTable:
-    """The keys of ``[tuning]`` that are no parameters of methods."""
+    """The keys of ``[tuning]`` that are not parameters of methods."""
 
     settings: int | None = None
     """How many settings each method tries; as many as the lists give by default."""
@@ -58,10 +58,10 @@ class TuningTable:
 
 @dataclass(frozen=True, eq=False)
 class StudyFile:
-    """A study as its file has it: every method on every network, and what each may try."""
+    """A study as its file describes it: every method on every network, and what each may try."""
 
     setups: Mapping[tuple[str, str], Setup]
-    """By method and network. Their numbers of iterations mean nothing yet."""
+    """By method and network. Their numbers of iterations are placeholders."""
     axis: str
     """What is the same for all: one of `BUDGETS`."""
     budget: int

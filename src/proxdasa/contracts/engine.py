@@ -1,4 +1,4 @@
-"""What an engine offers: the verbs of the agents, what observers need, and what the life of a run needs."""
+"""What an engine offers: the verbs of the agents, what observers need, and what the loop of a run needs."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class Block(Protocol):
 
     @property
     def size(self) -> int:
-        """How many."""
+        """The number of iterations."""
 
     def fits(self, k: int) -> bool:
         """Whether it may begin with iteration k: its steps take the same branches as those that were compiled."""
 
     def __call__(self, k: int, state: Any) -> Any:
-        """The state after iterations k, …, k + size − 1, whose costs are counted."""
+        """The state after iterations k, …, k + size − 1; counts their costs."""
 
 
 class Question(NamedTuple):
@@ -105,7 +105,7 @@ class Sliced(Agents, Protocol):
 
 
 class NotCompilableError(Exception):
-    """A method, problem or machine does not allow steps to be compiled; the run does without."""
+    """A method, problem or machine does not allow steps to be compiled; the run takes ordinary steps."""
 
 
 class Observer(Protocol):
@@ -153,7 +153,7 @@ class Observer(Protocol):
 
 
 class Host(Protocol):
-    """What the life of a run needs: starting, stepping, saving, stopping, together with the other processes.
+    """What the loop of a run needs: starting, stepping, saving, stopping, together with the other processes.
 
     Verbs that take part in communication must be called by all processes in the same order.
     """
@@ -161,9 +161,9 @@ class Host(Protocol):
     extra_rows: dict[str, Tensor]
     """What agents keep beside the variables of the method, by name, each ``[trials, agents here, any width]``.
 
-    The loop saves them in checkpoints, keeps those of agents that are out, and goes back to earlier ones when it
-    repeats iterations; so a verb that changes rows puts other tensors in their place. It may write into a tensor that
-    it has replaced, but not before the next iteration, so that an iteration can be undone.
+    The loop saves them in checkpoints, keeps those of agents that are out, and restores earlier ones when it repeats
+    iterations; so a verb that changes rows replaces the tensors. It may write into a tensor that it has replaced, but
+    not before the next iteration, so that an iteration can be undone.
     """
 
     @property
@@ -175,7 +175,7 @@ class Host(Protocol):
         """Samples in one pass over an agent's data, on average over all agents; infinite where data stream."""
 
     def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
-        """Compare with the other processes what all must have in common; a ValueError names what differs.
+        """Check that all processes make the same claims; a ValueError names what differs.
 
         The claims are a function because they may be costly to compute, and a lone process needs none.
         """
@@ -193,7 +193,7 @@ class Host(Protocol):
         """The rows that live here, shaped like ``like``. The writing process passes all agents' rows, others None."""
 
     def enter(self, k: int) -> Tensor | None:
-        """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
+        """Begin iteration k; return which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
 
     def proceed(self, k: int) -> bool:
         """Whether to run iteration k; false once the processes have agreed to stop before it."""
@@ -211,19 +211,19 @@ class Host(Protocol):
         """Context manager around stepping: sets the thread count and starts the clock."""
 
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
-        """At most ``size`` iterations of a method as one function; NotCompilableError says why it is impossible.
+        """At most ``size`` iterations of a method as one function; NotCompilableError says why that is impossible.
 
-        ``state`` is one of the method, which stays as it is, and ``first`` the number of the run's first iteration.
+        ``state`` is a state of the method, which is not changed; ``first`` is the number of the run's first iteration.
         """
 
     def sliced(self, algorithm: Any) -> Sliced | None:
-        """The agents as steps of a large state in slices need them; None if the method's steps are taken whole."""
+        """The agents for steps of a large state in slices; None if the method's steps are taken whole."""
 
     def counts(self) -> dict[str, float]:
         """What an agent has spent so far: samples, gradients, full gradients, rounds, vectors to each neighbour, bytes.
 
         Bytes are those of the vectors to all its neighbours, on average over agents and trials. Between processes,
-        those that crossed the wire and seconds too, on average over the agents.
+        there are also the bytes that crossed the wire, for each agent, and seconds, for each process.
         """
 
     def restore(self, counts: Mapping[str, float]) -> None:
@@ -231,7 +231,7 @@ class Host(Protocol):
 
 
 class Engine(Agents, Observer, Host, Protocol):
-    """Where rows live. Algorithms see `Agents` of it, measures `Observer`, and the loop of a run all."""
+    """Where rows live. Algorithms see it as `Agents`, measures as `Observer`, and the loop of a run as a whole."""
 
 
 class NonFiniteError(ArithmeticError):

@@ -14,7 +14,7 @@ from proxdasa.schedules import Number
 class Averaging(NamedTuple):
     """Declares that a method averages gradients: z ← (1 − α_k) z + α_k g in step k, so that z̄ follows ∇F(x̄).
 
-    That is what makes a dual gap, a certificate without a gradient more, and a rule for stopping. The law "averaging"
+    This allows a dual gap, a certificate without a further gradient, and a stopping rule. The law "averaging"
     of `proxdasa.testing` checks the claim.
 
     Examples:
@@ -54,7 +54,7 @@ class Tracking(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a method declares of itself.
+    """What a method declares about itself.
 
     Examples:
         >>> proxdasa.ProxDASAGT.facts.title, proxdasa.ProxDASAGT.facts.vectors
@@ -69,11 +69,11 @@ class Facts(NamedTuple):
     """Vectors sent to each neighbour in a step that sends, in each round of the mixing protocol."""
     gradients: int
     """Gradients that each agent evaluates in an ordinary step for each sample of its batch; batches at the start and
-    from time to time come on top."""
+    from time to time are extra."""
     composite: bool = True
     """Whether it handles Ψ ≠ 0."""
     eigenvalues_above: float = -1.0
-    """The eigenvalues of mixing must exceed this; −1 asks for nothing, as every network's do."""
+    """The eigenvalues of mixing must exceed this; −1 requires nothing, as those of every network do."""
     mixes: bool = True
     """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
     averaging: Averaging | None = None
@@ -88,7 +88,7 @@ class Facts(NamedTuple):
     """Its tracker, if it has one, and what that tracks."""
     keeps_errors: bool = False
     """Whether, without a tracker, it adds up differences between neighbours from the first iteration on: an error in
-    the mean over agents of what they receive, such as late messages make, then stays for ever. The law "late" of
+    the mean over agents of what they receive, such as late messages make, then stays forever. The law "late" of
     `proxdasa.testing` checks the claim."""
 
     coordinatewise: bool = False
@@ -134,7 +134,7 @@ class Algorithm(Protocol):
     """
 
     facts: ClassVar[Facts]
-    """What the method says of itself; the shared tests count whether it is true."""
+    """What the method declares about itself; the shared tests check it."""
 
     @property
     def mapping_gamma(self) -> Number:

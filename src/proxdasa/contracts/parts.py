@@ -56,7 +56,7 @@ class Regularizer(Protocol):
 def is_separable(regularizer: Regularizer) -> bool:
     """Whether Ψ(x) = Σ_j ψ(x_j) with one ψ for all coordinates, as an attribute ``separable`` may say.
 
-    The proximal step of some coordinates is then that of all, as far as it goes.
+    The proximal step of a slice of the coordinates is then a slice of the whole proximal step.
     """
     return bool(getattr(regularizer, "separable", False))
 
@@ -169,7 +169,7 @@ class Running(Protocol):
 
     @property
     def mixed_buffers(self) -> int:
-        """How many of the statistics are mixed with the neighbours', the first ones; 0 if each agent keeps its own."""
+        """How many statistics, from the first on, are mixed with the neighbours'; 0 if each agent keeps its own."""
 
     def first_buffers(self, trials: int) -> Tensor:
         """r before the first sample."""
@@ -196,9 +196,9 @@ def running_of(problem: Problem) -> Running | None:
 class Observed(Protocol):
     """A faster way to measure a problem, whose results agree with the problem's own up to rounding.
 
-    A problem may have an attribute ``observed``, which is None or has these verbs; exact runs do without. Another such
-    attribute is ``work``: the numbers of floating-point operations of a sample gradient and of an evaluation, for one
-    agent and trial, from which ``observe_every="auto"`` follows.
+    A problem may have an attribute ``observed``, which is None or has these verbs; exact runs do not use it. Another
+    such attribute is ``work``: the numbers of floating-point operations of a sample gradient and of an evaluation, for
+    one agent and trial, from which ``observe_every="auto"`` follows.
     """
 
     def evaluate(self, x: Tensor) -> Evaluation:
@@ -217,8 +217,8 @@ def observed_of(problem: Problem) -> Observed | None:
 class Peers(Protocol):
     """The processes that hold the other agents of a problem.
 
-    A problem may have a method ``join(peers)``, for what its parts must know of each other: every process calls it on
-    its part, once, before the first iteration, and works with the part that it returns.
+    A problem may have a method ``join(peers)``, for what its parts must know about each other: every process calls it
+    on its part, once, before the first iteration, and works with the part that it returns.
 
     Examples:
         >>> class Counted(problems.Quadratic):

@@ -77,7 +77,7 @@ def _number(token: str) -> float:
 
 
 def _fault(tokens: list[str], names: list[str], where: str) -> ValueError:
-    """The error for a row in which not all is a number."""
+    """The error for a row in which something is not a number."""
     for token, name in zip(tokens, names, strict=True):
         try:
             _number(token)
@@ -96,7 +96,8 @@ def read_parquet(
 ) -> Table:
     """A parquet file with a column for each feature and for the target.
 
-    The features are numbers of this type, by default float32 if all columns are, else float64; the target is as it is.
+    The features are numbers of this type, by default float32 if all columns are, else float64; the target keeps its
+    type.
     """
     try:
         import pyarrow as pa  # type: ignore[import-untyped]  # noqa: PLC0415

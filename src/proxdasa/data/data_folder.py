@@ -33,7 +33,7 @@ def folder() -> Path:
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification says to ignore relative paths.
     return (Path(cache) if Path(cache).is_absolute() else Path.home() / ".cache") / "proxdasa"
 
 

@@ -26,7 +26,7 @@ def from_frame(
 
     The column ``target`` is y: whole numbers, true and false are labels, floating-point numbers are targets. The
     ``features``, by default all other columns, must be numbers without gaps: text, categories and missing values are
-    refused, because how to encode or fill them is for you to say. The column ``site`` says who holds a row: each site
+    refused, because how to encode or fill them is up to you. The column ``site`` says which site holds a row: each site
     is an agent, in sorted order, and the rows of the data set are sorted by site. ``test`` is another frame with the
     same columns; it needs no sites. Needs narwhals (``proxdasa[frames]``).
 
@@ -67,7 +67,7 @@ def _target(column: Any, where: str) -> NDArray[Any]:
 
 
 def _sites(column: Any, where: str) -> tuple[NDArray[np.int64], Sites]:
-    """The order that sorts rows by site and otherwise leaves them, and the sites."""
+    """The order that sorts rows by site and is otherwise stable, and the sites."""
     values = column.to_list()
     if column.null_count():
         row = column.is_null().to_list().index(True)

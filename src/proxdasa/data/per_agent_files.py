@@ -24,7 +24,7 @@ AGENT, TENSORS, CSV, PARQUET = "{agent}", ".safetensors", ".csv", ".parquet"
 TABLES = (CSV, PARQUET)
 Kind = Literal["float32", "float64", "int64"]
 WHOLE = 2**53
-"""Up to here float64 has all whole numbers."""
+"""float64 represents all whole numbers up to this one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class PerAgent:
         return whole, list(torch.split(torch.arange(len(y)), [len(one.y) for one in held]))
 
     def _files(self, agents: range) -> list[tuple[str, str]]:
-        """Whose files there are, and their names; all that are missing are named at once."""
+        """Each agent and its file; the error for missing files names all of them."""
         if self.names is None:
             return [(f"agent {agent}", self.files.replace(AGENT, str(agent))) for agent in agents]
         if agents.stop > len(self.names):
@@ -87,23 +87,23 @@ class PerAgent:
         return Dataset(file, torch.from_numpy(x), y, classes=None if known is None else len(known), columns=columns)
 
     def _numbers(self, path: Path) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...] | None]:
-        """Labels or targets and features, in the types that they are to have, and the names of columns."""
+        """Labels or targets and features, in their final types, and the names of columns."""
         kind, columns = _kind(path), None
-        # Text has no types, so it is read as float32 unless something else is wished. Whole numbers are read as float64
-        # first, which shows whether they are whole.
-        wished = {None: None, "float32": np.float32, "float64": np.float64, "int64": np.float64}[self.dtype]
+        # Text has no types, so it is read as float32 unless another type is requested. Whole numbers are read as
+        # float64 first, which shows whether they are whole.
+        requested = {None: None, "float32": np.float32, "float64": np.float64, "int64": np.float64}[self.dtype]
         if kind in TABLES:
             assert self.target is not None
             names = self.features if isinstance(self.features, tuple) else None
             if kind == CSV:
-                labels, x, columns = read_csv(path, self.target, names, wished or np.float32)
+                labels, x, columns = read_csv(path, self.target, names, requested or np.float32)
             else:
-                labels, x, columns = read_parquet(path, self.target, names, wished)
+                labels, x, columns = read_parquet(path, self.target, names, requested)
         elif kind == TENSORS:
             labels, x = read_tensors(path)
         else:
             assert not isinstance(self.features, tuple)
-            labels, x = read_svm(path, self.features, wished or np.float32)
+            labels, x = read_svm(path, self.features, requested or np.float32)
         typed = kind in (TENSORS, PARQUET)
         if self.labels is None:
             labels = labels.astype(_target_type(self.dtype, labels.dtype if typed else None))
@@ -113,7 +113,7 @@ class PerAgent:
         """The arguments of `per_agent`; no file is read, so that all processes give the same description."""
         plain = {"name": "per_agent", **asdict(self), "regression": self.labels is None}
         if self.dtype is None:
-            del plain["dtype"]  # so that runs of before there was a choice are described as they were
+            del plain["dtype"]  # so that runs from before this choice existed keep their description
         if self.names is None:
             del plain["names"]
         return plain
@@ -135,15 +135,15 @@ def _difference(one: Dataset, other: Dataset) -> str:
     )
 
 
-def _target_type(wished: Kind | None, own: np.dtype[Any] | None) -> type[np.floating[Any]]:
-    """The type of targets: the wished one, or that of the file, where whole numbers need float64 to stay exact."""
-    if wished in (None, "int64"):
+def _target_type(requested: Kind | None, own: np.dtype[Any] | None) -> type[np.floating[Any]]:
+    """The type of targets: the requested one, or that of the file, where whole numbers need float64 to stay exact."""
+    if requested in (None, "int64"):
         return np.float32 if own is None or own == np.float32 else np.float64
-    return np.float32 if wished == "float32" else np.float64
+    return np.float32 if requested == "float32" else np.float64
 
 
 def _cast(x: NDArray[Any], dtype: Kind, path: Path) -> NDArray[Any]:
-    """The features in the type that was asked for; fractions, and numbers without all their digits, are not whole."""
+    """The features in the requested type; refuses fractions, and numbers too large to be exact, as whole numbers."""
     if dtype == "int64" and x.dtype.kind == "f":
         fits = (np.floor(x) == x) & (np.abs(x) <= WHOLE)
         if not fits.all():
@@ -187,9 +187,9 @@ def per_agent(
 
     ``dtype`` is the type of x, and of targets: "float32", "float64", or "int64" for networks that take whole numbers,
     as embeddings do. By default it is that of the files: float64 and whole numbers in .safetensors stay what they are,
-    a .parquet table is float32 if all its features are and else float64, and text, which has no type, becomes float32.
-    A problem does not know types before files are read: it computes in float64 if ``dtype`` is "float64" here or in the
-    problem, and warns if the numbers of files lose digits otherwise.
+    a .parquet table is float32 if all its features are, otherwise float64, and text, which has no type, becomes
+    float32. A problem does not know types before files are read: it computes in float64 if ``dtype`` is "float64" here
+    or in the problem, and warns if the numbers of files lose digits otherwise.
 
     Examples:
         >>> from pathlib import Path

@@ -42,7 +42,7 @@ def from_dataset(
 
     All items must have one shape and one type; whole-number y are labels, floating-point y are targets, as for
     `from_tensors`. A torch DataLoader with this number of ``workers`` reads each item, which must not change from one
-    reading to the next: runs name their samples, and random transforms would give a name to several. Rows that do not
+    reading to the next: runs name their samples, and random transforms would give one name to several. Rows that do not
     fit into memory are kept in a file in ``folder``, if that is given, and read from there when they are needed; the
     file is deleted after use. Two things copy rows into memory, where they must then fit: exact mode and several
     processes, each of which takes the rows of its own agents, and a problem whose ``dtype`` is not that of the rows.
@@ -70,12 +70,12 @@ def _read(dataset: Any, name: str, workers: int, folder: str | Path | None) -> P
     first, again = (_pair(dataset[0], 0, name) for _ in range(2))
     if any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(first, again, strict=True)):
         raise ValueError(
-            f"{name}: item 0 is another one when it is read again; runs name their samples, so the data set must give "
+            f"{name}: item 0 differs when it is read again; runs name their samples, so the data set must give "
             "the same item for the same index: leave out random transforms"
         )
     typed = from_tensors(first.x.unsqueeze(0), first.y.unsqueeze(0), name=name)
     rows = _allocate(typed.x, typed.y, len(dataset), name, folder)
-    generator = torch.Generator()  # otherwise the loader would take a number from torch's own
+    generator = torch.Generator()  # otherwise the loader would draw from torch's own
     loader: DataLoader[Any] = DataLoader(
         _Numbered(dataset), BATCH, num_workers=workers, collate_fn=_Stack(name, first), generator=generator
     )
@@ -88,7 +88,7 @@ def _read(dataset: Any, name: str, workers: int, folder: str | Path | None) -> P
 
 
 def _allocate(x: Tensor, y: Tensor, count: int, name: str, folder: str | Path | None) -> Pair:
-    """Room for all items, which are like those of x and y: in memory, or in a file if they do not fit."""
+    """Tensors for all items, whose rows are like those of x and y: in memory, or in a file if they do not fit."""
     needed = CHECKED * count * (x[0].nbytes + y[0].nbytes)
     if folder is None:
         remedy = "give a folder = ... with room for a file to keep them in"
@@ -101,7 +101,7 @@ def _allocate(x: Tensor, y: Tensor, count: int, name: str, folder: str | Path | 
 
 
 def _map(like: Tensor, count: int, folder: Path) -> Tensor:
-    """A tensor whose memory is a file without a name, which goes with the tensor."""
+    """A tensor whose memory is a file without a name, which is deleted with the tensor."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="proxdasa-") as file:
         # Room is reserved now: a disk that fills up under a mapped tensor would kill the process.
         os.posix_fallocate(file.fileno(), 0, count * like[0].nbytes)
@@ -123,7 +123,7 @@ class _Numbered(TorchDataset[Any]):
 
 
 class _Stack:
-    """The function that stacks items like the first; it returns errors, to which torch would add its own words."""
+    """The function that stacks items like the first; it returns errors, because torch would add text to raised ones."""
 
     def __init__(self, name: str, first: Pair) -> None:
         self._name, self._first = name, first

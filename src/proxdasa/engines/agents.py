@@ -1,4 +1,4 @@
-"""What agents do alone, in whichever process they live: gradients, proximal steps, losses, and counting their costs."""
+"""What each agent computes on its own, whichever process it lives in: gradients, proximal steps, losses, and costs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BUFFERS = "buffers"
 
 
 class LocalAgents(ABC):
-    """The agents of one process, all or some. The engines add how they reach each other.
+    """All or some of the agents, in one process. Subclasses add how agents reach each other.
 
     Agents are computed in one batch or, in exact mode, one by one: sums then have the same terms in the same order
     wherever an agent lives, so results have the same bits.
@@ -56,7 +56,7 @@ class LocalAgents(ABC):
             task.periods, task.device,
         )  # fmt: skip
         self._links = len(task.network.edges) * task.trials
-        # For each stream, the iteration of the sample that was counted last; a second gradient at it is no new sample.
+        # For each stream, the iteration of the sample that was counted last; a second gradient at it uses no new one.
         self._last_named: dict[int, int] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
         spent = ("samples", "gradients", "full_gradients", "rounds", "vectors", "bytes")
@@ -64,7 +64,7 @@ class LocalAgents(ABC):
 
     def _assign(self, task: Task) -> None:
         self._cells = cells_of(task, self.agents, self._exact)
-        task = task if self._exact else task._replace(problem=self._cells[0].problem)  # which may have moved
+        task = task if self._exact else task._replace(problem=self._cells[0].problem)  # it may be on another device now
         self._task, self._running = task, running_of(task.problem)
         if not self._running:
             return
@@ -86,7 +86,7 @@ class LocalAgents(ABC):
         return self._grad_and_update(x, k, sample)
 
     def count_gradient(self, k: int, sample: int) -> None:
-        """Count a gradient at a sample; another one at the same ξ takes no new sample."""
+        """Count a gradient at a sample; a second one at the same ξ uses no new sample."""
         share = self._active_share()
         self._counts["gradients"] += share
         if self._last_named.get(sample) != k:
@@ -97,7 +97,7 @@ class LocalAgents(ABC):
         """∇F_i at each row."""
         if math.isinf(self._task.problem.epoch):
             raise ValueError(
-                f"{type(self._task.problem).__name__} has no end of samples (its data stream, or its network has "
+                f"{type(self._task.problem).__name__} has endless samples (its data are a stream, or its network has "
                 "dropout or running statistics), so an agent has no full gradient; choose a method that uses sample "
                 "gradients only"
             )
@@ -114,7 +114,7 @@ class LocalAgents(ABC):
         return self._each(step, x)
 
     def mix(self, *tensors: Tensor) -> Any:
-        """The mixing polynomial applied to each tensor; with the first of an iteration, running statistics travel."""
+        """The mixing polynomial applied to each tensor; running statistics travel with an iteration's first mixing."""
         if self.rests:
             return unpack(tensors)
         if not self._mixing_due:
@@ -157,7 +157,7 @@ class LocalAgents(ABC):
 
     @property
     def _observed(self) -> Observed | None:
-        """A faster way to measure the problem; its sums have another order, so not in exact mode."""
+        """A faster way to measure the problem; None in exact mode, because it sums in another order."""
         return None if self._exact else observed_of(self._task.problem)
 
     @property
@@ -170,7 +170,7 @@ class LocalAgents(ABC):
         return self._task.regularizer.value(x)
 
     def enter(self, k: int) -> Tensor | None:
-        """Begin iteration k; which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
+        """Begin iteration k; return which agents here take part, ``[trials, agents here, 1]``, or None if all do."""
         self.rests = getattr(self._task.mixing, "rests", _never)(k)
         if self._compressed:
             self._compressed.enter()
@@ -184,7 +184,7 @@ class LocalAgents(ABC):
         return self._weather.active_rows(self.agents, self._task.device) if self._weather.pauses else None
 
     def proceed(self, k: int) -> bool:
-        """True. Remembers the costs and extra rows so far, in case iteration k is interrupted and rewound."""
+        """Return True, after saving the costs and extra rows in case iteration k is interrupted and rewound."""
         self._before = (k, dict(self._counts), dict(self._last_named), dict(self.extra_rows))
         return True
 
@@ -201,12 +201,12 @@ class LocalAgents(ABC):
         """Set the counts."""
         self._counts.update({name: _whole_if_possible(counts[name]) for name in self._counts})
         self._counts["bytes"] = round(counts["bytes"] * self.n * self._task.trials)
-        # Samples drawn while looking at a run are drawn again by the run itself, and counted then.
+        # Samples drawn to inspect a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
         self.leave()
 
     def leave(self) -> None:
-        """No iteration is going on: rows may be mixed, as a method does in its init, and statistics do not change."""
+        """Leave the iteration: rows may still be mixed, as a method does in its init, but statistics do not change."""
         if self._compressed:
             self._compressed.leave()
         if self._late:
@@ -216,7 +216,7 @@ class LocalAgents(ABC):
     def _grad_and_update(self, x: Tensor, k: int, sample: int) -> Tensor:
         """Sample gradients, the first of which in an iteration updates the running statistics.
 
-        Statistics stand behind the parameters in the rows of this, so that cells act on both.
+        The rows that cells act on hold the parameters, followed by the statistics.
         """
         held, width = self.extra_rows[BUFFERS], x.shape[-1]
 
@@ -234,7 +234,7 @@ class LocalAgents(ABC):
         return both[..., :width].contiguous()
 
     def _mix_with_statistics(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Mix tensors, each with a share of the running statistics behind it: as many messages, a little longer."""
+        """Mix tensors with a share of the running statistics appended to each: no more messages, but longer ones."""
         assert self._running is not None
         held, mixed, width = self.extra_rows[BUFFERS], self._running.mixed_buffers, tensors[0].shape[-1]
         share = -(-mixed // len(tensors))
@@ -254,13 +254,13 @@ class LocalAgents(ABC):
         return self._weather.share if self._weather and self._weather.pauses else 1
 
     def _age(self, x: Tensor) -> Aged | None:
-        """What is sent in a round with what was sent in its place earlier, if messages may be late."""
+        """The rows of a round and those sent in their place in earlier iterations, if messages may be late."""
         return self._late.take_all(x, self.extra_rows) if self._late else None
 
     def _count_messages(self, rounds: int, *vectors: Tensor, compressed: bool = True) -> int:
-        """Count rounds in which each agent sends these vectors to its neighbours; the number of the first of them.
+        """Count rounds in which each agent sends these vectors to its neighbours; return the number of the first.
 
-        Bytes are those of the vectors alone, over the links that are up, of all agents and trials until they are shown.
+        Bytes are those of the vectors alone, over the links that are up; `counts` divides them by agents and trials.
         """
         first, links = int(self._counts["rounds"]), rounds * self._links
         if self._weather:
@@ -279,7 +279,7 @@ class LocalAgents(ABC):
         self._count_messages(1, x, compressed=False)
 
     def draw(self, k: int, sample: int) -> Tensor:
-        """The sample of iteration k for all trials and agents; in one batch, so not in exact mode."""
+        """The sample of iteration k for all trials and agents. Exact mode has several cells and cannot use this."""
         (cell,) = self._cells
         return cell.samples(k, sample)
 
@@ -299,7 +299,7 @@ class LocalAgents(ABC):
         """Act on the rows of every cell."""
         if len(self._cells) == 1:
             return act(self._cells[0], x)
-        # Copy the rows, so that they lie in memory alike wherever the agent lives: matrix products depend on that.
+        # Copy the rows so that their memory layout is the same wherever the agent lives: matrix products depend on it.
         return torch.cat([act(cell, x[..., cell.rows, :].clone()) for cell in self._cells], dim=-2)
 
 

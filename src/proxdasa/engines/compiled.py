@@ -1,4 +1,4 @@
-"""Blocks of iterations through torch's compiler; everything that depends on how it works is in this file.
+"""Blocks of iterations compiled by torch; everything that depends on how its compiler works is in this file.
 
 A block is recorded twice. The first time its steps run as they are, on agents that note what each step asks for:
 samples, schedules and messages, as formulas in the number k of the block's first iteration. The second time torch
@@ -22,7 +22,7 @@ from proxdasa.engines.recorded_steps import Player, Script, Verbs, parameters, r
 from proxdasa.schedules import Number
 
 OPERATIONS = 4_000
-"""Operations in a block that the compiler is given at most: compiling takes about 10 ms for each."""
+"""The most operations that a compiled block may have: compiling takes about 10 ms for each."""
 CLOSE = {torch.float32: 1e-3, torch.float64: 1e-9}
 """Differences between a compiled block and its steps, relative to the largest number, that may come from rounding."""
 
@@ -35,27 +35,27 @@ class CompiledBlock:
     algorithm: Algorithm
     script: Script
     fields: tuple[str, ...]
-    """Parameters of the method that are numbers, and inputs as step sizes are."""
+    """Parameters of the method that are numbers; like step sizes, they are inputs."""
     draw: Callable[[int, int], Tensor]
     group: int
     """Trials in a call."""
     function: Callable[..., Sequence[Tensor]]
     constants: Sequence[Tensor]
-    """Data, weights and the like, which are inputs too: code is kept on disk, and must not depend on them."""
+    """Data, weights and the like, which are inputs too: the code is cached on disk and must not depend on them."""
 
     def fits(self, k: int) -> bool:
         """Whether the block may begin with iteration k."""
         return self.script.fits(k)
 
     def __call__(self, k: int, state: Any) -> Any:
-        """The state after iterations k, …, k + size − 1, whose costs are counted."""
+        """The state after iterations k, …, k + size − 1; counts their costs."""
         new = self.compute(k, state)
         for count in self.script.counts:
             count(k, state[0])
         return new
 
     def compute(self, k: int, state: Any) -> Any:
-        """The same, uncounted."""
+        """The same state, without counting costs."""
         numbers, stacked = self.inputs(k, state[0])
         trials = len(state[0])
         parts = []
@@ -97,21 +97,21 @@ def compile_block(
     group: int,
     first: int,
 ) -> CompiledBlock:
-    """At most ``size`` iterations of a method as one compiled function; NotCompilableError says why it is impossible.
+    """Compile at most ``size`` iterations of a method into one function; NotCompilableError says why that fails.
 
-    The block is that of the first iterations, wherever a run goes on, so that a resumed run computes with the same
-    code. ``verbs`` are those for a number of trials; ``first`` is the number of the run's first iteration.
+    The block is recorded from the first iterations, even in a resumed run, so that this uses the same code. ``verbs``
+    returns the verbs for a number of trials; ``first`` is the number of the run's first iteration.
     """
     script, after = record(engine, algorithm, state, size, first)
     trials, problems = len(state[0]), []
-    # In groups of trials unless something has a value for each trial that is not known here, and with the numbers of
-    # the method as inputs unless it uses them where torch takes no tensor.
+    # Groups of trials fail if something unknown here has a value for each trial, and the method's numbers cannot be
+    # inputs if it uses them where torch takes no tensor.
     for count, inputs in dict.fromkeys([(group, True), (trials, True), (trials, False)]):
         try:
             block = _trace(verbs(count), algorithm, state, script, count, inputs, engine.draw)
         except NotCompilableError:
             raise
-        except Exception as error:  # of torch, or of a user's own code, which knows nothing of compilers
+        except Exception as error:  # from torch, or from user code that was not written for a compiler
             problems.append(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
             continue
         if block.size < script.steps:  # too long for the compiler
@@ -124,7 +124,7 @@ def compile_block(
 def _trace(
     verbs: Verbs, algorithm: Algorithm, state: Any, script: Script, group: int, inputs: bool, draw: Any
 ) -> CompiledBlock:
-    """The block as torch records it, about to be compiled."""
+    """The block as torch records it, not compiled yet."""
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415 - takes time to import
 
     trials = len(state[0])
@@ -160,7 +160,7 @@ def _trace(
 
 
 def _translate(traced: fx.GraphModule) -> Callable[..., Sequence[Tensor]]:
-    """The function that torch's compiler makes of recorded operations, when it is called for the first time."""
+    """The recorded operations as a function, which torch compiles when it is first called."""
     # Not dynamic: shapes never change, and code for one shape is faster. Kernels are called from C++: a block of one
     # trial's a9a perceptron has some 200 calls, which take a fifth of its time if Python makes them.
     return torch.compile(traced, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
@@ -173,7 +173,7 @@ def _check_operations(nodes: Sequence[fx.Node]) -> None:
 
 
 def _check_shapes(output: fx.Node, rows: Sequence[Tensor]) -> None:
-    """Raise ValueError if the state has another shape after the block, as if something has a value for each trial."""
+    """Raise ValueError if the state has another shape after the block, as when something has a value per trial."""
     for node, before in zip(output.args[0], rows, strict=True):  # type: ignore[arg-type]
         after = node.meta["val"]
         if (after.shape, after.dtype) != (before.shape, before.dtype):
@@ -206,11 +206,11 @@ def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
 
 
 def _call(block: CompiledBlock, state: Any) -> Any:
-    """The state after the block, which is compiled now."""
+    """The state after the block; this first call compiles it."""
     try:
         return block.compute(0, state)
     except Exception as error:
-        # Whatever torch meets here, such as no C++ compiler, need not cost the run.
+        # A failure here, such as a missing C++ compiler, must not end the run.
         line = next((line for line in reversed(str(error).splitlines()) if line.strip()), "")
         raise NotCompilableError(
             f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line} (if it says so "
@@ -222,7 +222,7 @@ def _compare(ours: Any, theirs: Any) -> None:
     for name, a, b in zip(theirs._fields, ours, theirs, strict=True):
         scale = max(float(b.nan_to_num(0, 0, 0).abs().max()), torch.finfo(b.dtype).tiny)
         if not torch.allclose(a, b, rtol=0, atol=CLOSE[b.dtype] * scale, equal_nan=True):
-            raise NotCompilableError(f"the compiled steps compute another {name}")
+            raise NotCompilableError(f"the compiled steps compute a different {name}")
 
 
 def _nothing(*_: Tensor) -> Sequence[Tensor]:

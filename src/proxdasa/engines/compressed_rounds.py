@@ -41,7 +41,7 @@ class CompressedRounds:
         q = C(x − x̂);   x̂ ← x̂ + q;   x ← x + γ (W x̂ − x̂)
 
     The copies x̂ are extra rows of the engine, named by the place of the tensor in the iteration. Tensors that are mixed
-    before the first iteration are mixed once only, so nobody keeps copies of them.
+    before the first iteration are mixed once only, so no copies of them are kept.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class CompressedRounds:
         self._vector = 0
 
     weigh: Callable[[Round], Tensor]
-    """W x̂ for the agents here after the messages of a round; the engine's to set."""
+    """W x̂ for the agents here after the messages of a round; the engine sets this."""
 
     def enter(self) -> None:
         """Begin an iteration."""
         self._place = self._vector = 0
 
     def leave(self) -> None:
-        """Be where no iteration has begun."""
+        """Leave the iteration: tensors are then mixed as before the first one."""
         self._place = None
 
     def mix(self, tensors: tuple[Tensor, ...], rows: dict[str, Tensor], number: int) -> tuple[Tensor, ...]:
-        """The mixed tensors; puts their new copies in place of those among the extra rows."""
+        """The mixed tensors; replaces their copies among the extra rows with the new ones."""
         place, d = self._place, tensors[0].shape[-1]
         names = [f"copy.{place}.{i}" for i in range(len(tensors))]
         before = [None if place is None else rows.get(name) for name in names]

@@ -10,7 +10,7 @@ from torch import Tensor
 from proxdasa.engines.products import Product
 
 FEW = 8
-"""Weights in a row up to which a sum of rows takes less time than a product that is not fused."""
+"""The most weights in a row for which a sum of rows is faster than a product that is not fused."""
 
 
 def fused_product(matrix: csr_array, dtype: torch.dtype) -> Product | None:

@@ -22,9 +22,9 @@ def formula_of(number: int | Iteration) -> Formula:
 class Iteration:  # noqa: PLW1641 - it refuses to be hashed
     """k as a step sees it while it is recorded.
 
-    Sums, products and remainders give formulas again. A comparison is answered, and the answer noted: the recording is
-    valid for blocks that give the same answers. Any other use would turn k into a number that belongs to one block
-    alone, and is refused.
+    Sums, products and remainders of it are formulas too. Comparisons are answered and their answers recorded: the
+    recording is valid for blocks that give the same answers. Any other use is refused, because it would turn k into the
+    number of a single block.
     """
 
     def __init__(self, formula: Formula, begins: int, tests: list[Test]) -> None:

@@ -38,7 +38,7 @@ class Processes(LocalAgents):
         if self._compressed:
             compressor = self._compressed.compressor
             self._compressed.weigh = NeighbourCopies(self._neighbourhood, compressor, self._compressed.draw).weigh
-        # These need nothing of the engine.
+        # These use no state of the engine.
         self.broadcast, self.total = self._neighbourhood.broadcast, self._neighbourhood.sum
         self.ask_to_stop = self._neighbourhood.ask_to_stop
 
@@ -65,7 +65,7 @@ class Processes(LocalAgents):
         return self._neighbourhood.sum(x.mean(dim=-2, keepdim=True) * len(self.agents)) / self.n
 
     def gather(self, x: Tensor) -> Tensor:
-        """The rows of all agents, everywhere."""
+        """The rows of all agents, in every process."""
         # The rows of others are zero here, so a sum puts all rows together without rounding any.
         rows = x.new_zeros(x.shape[0], self.n, x.shape[2])
         rows[:, self.agents.start : self.agents.stop] = x
@@ -81,7 +81,7 @@ class Processes(LocalAgents):
         return torch.cat([x, *parts.values()], dim=1)
 
     def distribute(self, x: Tensor | None, like: Tensor) -> Tensor:
-        """The rows that live here, of those of all agents in process 0."""
+        """The rows of the agents here; process 0 has those of all agents and sends each process its own."""
         here = torch.empty_like(like, memory_format=torch.contiguous_format)
         if self._transport.rank:
             self._neighbourhood.exchange({}, {0: here})
@@ -119,7 +119,7 @@ class Processes(LocalAgents):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Take the time; in exact mode use one thread, because the order of a sum may depend on how many there are."""
+        """Time the steps; in exact mode use one thread: the order of a sum may depend on the number of threads."""
         before, began, spent = torch.get_num_threads(), time.perf_counter(), self._neighbourhood.spent
         elsewhere = spent["communication"] + spent["waiting"]
         torch.set_num_threads(1 if self._exact else before)
@@ -139,14 +139,14 @@ class Processes(LocalAgents):
         return signals.handle(lambda _: self.ask_to_stop(), once=True)
 
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:  # noqa: ARG002
-        """Refuse: compiled sums have an order of their own, and messages leave a compiled step anyway."""
+        """Refuse: compiled code sums in another order, and messages would interrupt a compiled step anyway."""
         raise NotCompilableError("steps between processes and in exact mode are not compiled")
 
     def sliced(self, algorithm: Any) -> None:
-        """None: messages and exact sums are those of whole rows."""
+        """None: messages and exact sums need whole rows."""
 
     def counts(self) -> dict[str, float]:
-        """What an agent has spent; what crossed the wire and seconds are means over processes, bytes over agents."""
+        """What an agent has spent; seconds are means over processes, bytes on the wire means over agents."""
         spent, size = self._neighbourhood.spent, self._transport.size
         means = self._neighbourhood.sum(torch.tensor([*spent.values()], dtype=torch.float64)) / size
         shares = dict(zip(spent, means.tolist(), strict=True))

@@ -1,7 +1,7 @@
 """A sparse matrix times the agents' rows, in process.
 
-``make bench`` compares the ways: embedding_bag, a gather with weighted accumulation in one kernel, is the fastest
-or close to it at every size; scipy's CSR product catches up at thousands of agents, where memory is the limit.
+``make bench`` compares the alternatives: embedding_bag, a gather with weighted accumulation in one kernel, is the
+fastest or close to it at every size; scipy's CSR product catches up at thousands of agents, where memory is the limit.
 """
 
 from __future__ import annotations

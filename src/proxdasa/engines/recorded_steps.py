@@ -1,4 +1,4 @@
-"""What the steps of a block ask their agents for, noted while they run, and played back while torch records them."""
+"""Record what the steps of a block ask their agents for, and play it back while torch traces the steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from proxdasa.engines.products import Product
 from proxdasa.schedules import Number
 
 GRADIENTS = 64
-"""Gradients in one step from which on it runs as it is."""
+"""A step with more gradients than this is not compiled."""
 
 
 class Verbs(NamedTuple):
     """What agents do, as functions that torch can record."""
 
     grad: Callable[[Tensor, Tensor], Tensor]
-    """Of rows and samples."""
+    """Takes rows and samples."""
     prox: Callable[[Tensor, Number], Tensor]
     mix: Product
     neighbour_sum: Product
@@ -39,17 +39,17 @@ class Script:
     tests: list[Test] = dataclasses.field(default_factory=list)
     """What must be true of k for the steps to take the same branches."""
     samples: list[tuple[Formula, Formula]] = dataclasses.field(default_factory=list)
-    """The iteration and the stream of each."""
+    """The iteration and the stream of each sample."""
     asked: list[tuple[Callable[[int], Number], Formula]] = dataclasses.field(default_factory=list)
     """Schedules, and the iterations for which they are asked."""
     per_trial: list[bool] = dataclasses.field(default_factory=list)
     """For each of those, whether the answer is one number per trial."""
     pauses: list[Test] = dataclasses.field(default_factory=list)
-    """The same for the mixing, which may rest in some iterations."""
+    """What must be true of k for the mixing, which may rest in some iterations, to rest in the same steps."""
     rests: list[bool] = dataclasses.field(default_factory=list)
     """For each step, whether it sends nothing."""
     counts: list[Callable[[int, Tensor], object]] = dataclasses.field(default_factory=list)
-    """What counts the costs of a block, as functions of k and of a vector like those that are sent."""
+    """Functions that count the costs of a block, given k and a vector like those that are sent."""
 
     def fits(self, k: int) -> bool:
         """Whether a block that begins with iteration k takes the recorded branches."""
@@ -57,7 +57,7 @@ class Script:
 
 
 class _RefusedError(NotCompilableError):
-    """The step at which a recording came to something that is not compiled."""
+    """A step asked for something that is not compiled."""
 
     def __init__(self, reason: str, step: int) -> None:
         super().__init__(reason)
@@ -65,14 +65,14 @@ class _RefusedError(NotCompilableError):
 
 
 class _Recorder:
-    """The agents of an engine, noting what is asked of them."""
+    """The agents of an engine, which record what they are asked for."""
 
     def __init__(self, engine: LocalAgents, begins: int) -> None:
         self._engine, self._begins, self.script, self._before = engine, begins, Script(), 0
         self.degrees = engine.degrees
 
     def begin_step(self, first: int) -> Iteration:
-        """The number of the next step, in an iteration with number ``first`` + k for those that name by it."""
+        """The number of the next step, which the engine and the mixing know as iteration ``first`` + k."""
         j, begins, script, mixing = self.script.steps, self._begins, self.script, self._engine.mixing
         script.steps, self._before = j + 1, len(script.samples)
         self._engine.enter(first + begins + j)
@@ -83,7 +83,7 @@ class _Recorder:
         return Iteration(lambda k: k + j, begins, script.tests)
 
     def schedule(self, alpha: Callable[[int], Number]) -> Callable[[Any], Number]:
-        """The schedule, noting for which iterations it is asked."""
+        """The schedule, which records the iterations that it is asked for."""
 
         def ask(k: int | Iteration) -> Number:
             self.script.asked.append((alpha, formula_of(k)))
@@ -133,7 +133,7 @@ class Player:
         return Iteration(lambda k: k + j, self._begins, self.tests)
 
     def answer(self, _k: Any) -> Number:
-        """What a schedule answers, the next of the answers."""
+        """The next of the answers, as the value of a schedule."""
         return next(self._answers)
 
     def grad(self, x: Tensor, k: Any, sample: Any = 0) -> Tensor:  # noqa: ARG002
@@ -169,7 +169,7 @@ def record(engine: LocalAgents, algorithm: Algorithm, state: Any, size: int, fir
             now = method.step(recorder, recorder.begin_step(first), now)  # type: ignore[arg-type]
         if not all(map(_same, begin, state)):
             raise NotCompilableError("its step changes its state in place")
-        # Again with plain numbers k, which a step may tell from those of a recording.
+        # Run again with plain numbers k, because a step may treat a recorded k differently.
         after = _copy(state)
         for k in range(size):
             engine.enter(first + k)

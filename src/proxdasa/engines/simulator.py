@@ -25,11 +25,11 @@ from proxdasa.engines.tasks import Task
 from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
-"""Elements of a state variable from which on several threads pay off (measured)."""
+"""The number of elements of a state variable from which several threads pay off (measured)."""
 CACHED = 2**17
-"""Elements of a state variable up to which a compiled block finds its rows in the cache (measured)."""
+"""The number of elements of a state variable up to which the rows of a compiled block fit the cache (measured)."""
 FUSED_ROUNDS = 2
-"""Rounds of mixing up to which fused sums take less time than one product with a dense matrix."""
+"""The most rounds of mixing for which fused sums are faster than one product with a dense matrix."""
 
 
 @final
@@ -43,7 +43,7 @@ class Simulator(LocalAgents):
     def __init__(self, task: Task) -> None:
         super().__init__(task, range(task.network.n))
         self._together = task.trials  # trials that are computed in one call
-        self._product = _mixer(task)  # now, so that it is no part of the first step's time
+        self._product = _mixer(task)  # built now, so that the first step's time does not include it
         if self._compressed:
             weights = product(task.network.W, task.problem.dtype, task.device)
             self._compressed.weigh = lambda sent: weights(sent.copies)
@@ -76,7 +76,7 @@ class Simulator(LocalAgents):
         return torch.split(mixed, len(tensors[0]))
 
     def _mix_late(self, tensors: tuple[Tensor, ...], late: LateRows, number: int) -> tuple[Tensor, ...]:
-        """The same in one round whose messages may be late; tensors are not stacked, which would copy them."""
+        """Mix in one round whose messages may be late, without stacking the tensors, which would copy them."""
         assert self._weather is not None
         weather, made = self._weather, dict[int, Product]()
 
@@ -157,22 +157,22 @@ class Simulator(LocalAgents):
     def stepping(self) -> Iterator[None]:
         """Run steps on small tensors in one thread: handing them to several costs more than it saves.
 
-        On a busy machine it costs many times the step, because the threads wait for each other.
+        On a busy machine it costs many times as much as the step, because the threads wait for each other.
         """
         before = torch.get_num_threads()
         small = self._together * self.n * self._task.problem.dim < PARALLEL_FROM
         torch.set_num_threads(1 if small else before)
         try:
             yield
-            wait(self._task.device)  # so that the time of steps is theirs
+            wait(self._task.device)  # so that measured times cover all of the steps' work
         finally:
             torch.set_num_threads(before)
 
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
         """A block of iterations through `torch.compile`, which fuses their passes over memory.
 
-        Compiling takes some ten seconds, or fewer if the disk has the code from an earlier run, and needs a C++
-        compiler.
+        Compiling needs a C++ compiler and takes some ten seconds, or less if the code of an earlier run is cached on
+        disk.
         """
         if self._weather is not None or self._compressed or self._running is not None:
             raise NotCompilableError("conditions, compressed messages and running statistics change from step to step")
@@ -199,7 +199,7 @@ class Simulator(LocalAgents):
         return SlicedAgents(self, verbs, task.trials)
 
     def _verbs(self, trials: int) -> Verbs:
-        """The agents' verbs for so many trials, of which torch's compiler can see through."""
+        """The agents' verbs for this many trials, as functions that torch's compiler can trace."""
         task, rounds = self._task, self._rounds
         W, rho, dtype, mixing = task.network.W, task.network.rho, task.problem.dtype, task.mixing
         mix, total = self._product, self._adjacency
@@ -207,7 +207,7 @@ class Simulator(LocalAgents):
         if fused and (rounds <= FUSED_ROUNDS or not dense_pays(W, rounds)):
             mix = lambda x: mixing(fused, x, rho)  # noqa: E731
         neighbours = fused_product(adjacency(W), dtype) or total
-        for product_ in (mix, neighbours):  # build their matrices outside of what is recorded
+        for product_ in (mix, neighbours):  # build their matrices before anything is recorded
             product_(torch.zeros(trials, self.n, 1, dtype=dtype))
         return Verbs(task.problem.grad, task.regularizer.prox, mix, neighbours, self.degrees)
 
@@ -226,7 +226,7 @@ def _mixer(task: Task) -> Product:
     λ, Q = torch.linalg.eigh(dense)
     p = mixing(lambda values: λ * values, torch.ones_like(λ), rho)
     matrix = (Q * p) @ Q.mT
-    # A user's own mixing may be something else than it promises, and would be so without a word.
+    # A user's own mixing may not be a polynomial, which would otherwise go unnoticed.
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(len(λ), 2)))
     if not torch.allclose(mixing(lambda x: dense @ x, rows, rho), matrix @ rows, rtol=1e-6, atol=1e-6):
         raise ValueError(f"mixing must be a polynomial in W, and so a linear function of the rows; {mixing} is not")

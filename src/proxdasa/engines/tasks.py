@@ -25,11 +25,11 @@ class Task(NamedTuple):
     seed: int
     conditions: Sequence[Condition] = ()
     first_trial: int = 0
-    """The number of the first trial, if these are not all of a run; samples are named by it."""
+    """The number of the first trial, if these are only some trials of a run; samples are named by it."""
     periods: Sequence[int] = ()
-    """After how many trials samples and events repeat, if they do; within those again, and so on."""
+    """If samples and events repeat, after how many trials; each further period repeats within the one before."""
     device: torch.device = CPU
-    """Where rows live, and all that is computed with them; the problem comes on the host."""
+    """The device of the rows and of all computation with them; the problem is passed on the host."""
 
 
 class Cell(NamedTuple):

@@ -1,4 +1,4 @@
-"""The pooled risk of examples at sites, and minimising it to a tolerance with a step size that nobody has to give."""
+"""The pooled risk of examples at sites, minimised to a tolerance with a step size that is found automatically."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from proxdasa.tuning import default_settings, halve
 ALPHA = constant(0.3)
 """α. Gradients are exact, so there is no noise to average, and only the product γα matters."""
 SEARCHED, SHARE = 200, 0.1
-"""K of the quick search for γ: the least, and the share of the most iterations. In a longer search larger steps pay."""
+"""K of the quick search for γ: the least, and the share of the most iterations. Long searches prefer larger steps."""
 SMALLER = math.sqrt(10)
 """By how much γ is divided if a run with it does not converge."""
 ATTEMPTS = 5
-"""How many values of γ are tried at most."""
+"""The most values of γ that are tried."""
 EVERY, PATIENCE = 20, 2
-"""How often the stopping rule is asked, and how often in a row it must be satisfied."""
+"""Iterations between checks of the stopping rule, and how often in a row it must be satisfied."""
 
 
 def logistic(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def solve(problem: Problem, network: Network, regularizer: Regularizer, iteratio
     """Minimise F + Ψ by Prox-DASA-GT until every agent has ‖G(x_i, z_i, γ)‖ ≤ tolerance.
 
     A quick search finds γ. It sees the first iterations only; if the run then does not end below what the search has
-    seen, γ was too large for the rest of the way, and a smaller one is tried.
+    seen, γ was too large for later iterations, and a smaller one is tried.
     """
     base = Setup(
         ProxDASAGT(1.0, ALPHA),

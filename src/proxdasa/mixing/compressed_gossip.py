@@ -19,9 +19,9 @@ class CompressedGossip:
         x_i ← x_i + γ Σ_j W_ij (x̂_j − x̂_i)
 
     Agent i and all its neighbours hold the same copy x̂_i, which starts at 0. What a message leaves out stays in
-    x_i − x̂_i and is sent later, so the copies become exact where the rows settle; compressing x_i itself would leave an
-    error for ever. Means survive every round, whatever C is. Each vector that an iteration mixes has copies of its own,
-    and they are part of checkpoints.
+    x_i − x̂_i and is sent later, so the copies become exact where the rows settle; compressing x_i itself would leave a
+    permanent error. Every round preserves means, whatever C is. Each vector that an iteration mixes has its own copies,
+    which checkpoints include.
 
     ``step`` is γ, between 0 and 1: one number, or one for each vector that a step of the method mixes, in that order.
     There is no default, because it decides whether a run converges. It has to be small if C is coarse: begin with about
@@ -65,7 +65,7 @@ class CompressedGossip:
 
     @property
     def compression(self) -> CompressedGossip:
-        """Itself: the sign by which engines know that messages are compressed."""
+        """Itself; this attribute tells engines that messages are compressed."""
         return self
 
     def step_of(self, number: int | None) -> float:
@@ -77,5 +77,5 @@ class CompressedGossip:
         return 1
 
     def __call__(self, apply: Callable[[Tensor], Tensor], x: Tensor, rho: float) -> Tensor:  # noqa: ARG002
-        """x + γ (W x − x), to which it comes where copies are exact; of several γ the largest."""
+        """x + γ (W x − x), what mixing amounts to if copies are exact; with several γ, the largest."""
         return x + max(self.steps) * (apply(x) - x)

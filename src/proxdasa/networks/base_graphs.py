@@ -105,7 +105,7 @@ def _parts(n: int, base: int) -> list[tuple[Agents, int]]:
 def _exchange(parts: Sequence[tuple[Agents, int]], k: int) -> Links:
     """The first part's turn: all members of the later ones exchange with one agent of each of its blocks.
 
-    Its other agents all have the same value. They average in groups too, for where values change between the rounds.
+    Its other agents all have the same value. They average in groups too, in case values change between the rounds.
     """
     (giving, power), *later = parts
     taking = np.concatenate([part for part, _ in later])
@@ -136,7 +136,7 @@ def _average(groups: Agents) -> Links:
 
 
 def _cycle(rounds: Sequence[Links], m: int) -> Links:
-    """The m-th round of those that come again and again; nothing if there is none."""
+    """The m-th round of a sequence that repeats; no links if it is empty."""
     return rounds[m % len(rounds)] if rounds else _join([])
 
 

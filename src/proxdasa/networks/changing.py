@@ -1,7 +1,7 @@
 """Networks whose graph changes from round to round.
 
-Each round has a symmetric, doubly stochastic matrix of its own; after the last one comes the first again. A single one
-need not be connected: a matching of agents in pairs is cheap, and many of them in a row reach consensus all the same.
+Each round has its own symmetric, doubly stochastic matrix; after the last one the sequence repeats. A single one need
+not be connected: a matching of agents in pairs is cheap, and many of them in a row reach consensus all the same.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Networks from files: a list of edges, or W itself.
 
 A list of edges has a line "i j" or "i j w" for each edge, with spaces or commas between, and agents numbered from 0 or
-from 1. What follows # is a comment, and an edge may stand there in both directions. A file whose name ends in .csv or
+from 1. What follows # is a comment, and an edge may be listed in both directions. A file whose name ends in .csv or
 .npy holds a matrix.
 """
 

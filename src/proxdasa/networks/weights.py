@@ -160,7 +160,7 @@ def _adjacency(graph: Graph) -> tuple[coo_array, NDArray[np.int64]]:
 
 
 def _with_self_weights(A: coo_array) -> csr_array:
-    """What an agent does not give to its neighbours it keeps; less than rounding counts as nothing."""
+    """Add the self weights that make rows sum to one; those below rounding become zero."""
     kept = 1 - A.sum(axis=1)
     kept[np.abs(kept) < 1e-12] = 0.0
     return csr_array(A + diags_array(kept))

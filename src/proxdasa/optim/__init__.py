@@ -11,9 +11,9 @@
         ...  # here the model is the mean of all agents' models
 
 `step` takes the gradient that ``backward()`` left and exchanges messages with the agent's neighbours. All agents must
-make the same number of steps; where their data give unequal numbers of batches, `common_steps` returns a number that
-suits all. Initial parameters are not sent to other agents: for a common start, seed all processes alike before the
-model is created.
+take the same number of steps; if their data give unequal numbers of batches, `common_steps` returns a number that suits
+all. Initial parameters are not sent to other agents: for a common start, seed all processes alike before the model is
+created.
 
 Parameters that are frozen (``requires_grad`` is False) when the optimizer is created are left unchanged and not sent.
 

@@ -25,7 +25,7 @@ def check_network(network: object) -> None:
 
 
 def check_mixing(mixing: Mixing) -> None:
-    """Refuse a mixing that rests in some iterations, which an optimizer would not know, or that keeps copies."""
+    """Refuse a mixing that rests in some iterations or keeps copies, which optimizers do not support."""
     if getattr(mixing, "compression", None):
         raise ValueError(f"{mixing} keeps copies of neighbours' parameters, which optimizers do not support yet")
     if callable(getattr(mixing, "rests", None)):

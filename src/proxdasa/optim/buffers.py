@@ -1,4 +1,4 @@
-"""Buffers of a model that is trained in a loop of one's own: constants, or running statistics of the agent's data."""
+"""Buffers of a model that is trained in a user's own loop: constants, or running statistics of the agent's data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxdasa.running_statistics import POLICIES, Policy, changed_buffers, check
 
 
 class Buffers:
-    """The buffers of an agent's model, and what is to become of those that its forward passes change."""
+    """The buffers of an agent's model, and the policy for those that its forward passes change."""
 
     def __init__(self, module: nn.Module | None, policy: Policy | None, params: Iterable[Tensor]) -> None:
         check_policy(policy)
@@ -28,7 +28,7 @@ class Buffers:
         return str((self.policy, [(name, list(each.shape), str(each.dtype)) for name, each in self._named().items()]))
 
     def check(self) -> None:
-        """Raise if there are running statistics and nobody has said what is to become of them."""
+        """Raise if there are running statistics but no policy for them."""
         if self.policy is not None or self._module is None:
             return
         for name in changed_buffers(self._module, self._first):
@@ -51,7 +51,7 @@ class Buffers:
                 parts = torch.view_as_real(values) if values.is_complex() else values
                 parts.copy_(mean.view(parts.shape))
         if whole:
-            # A transport can only add, so every agent fills a row of its own, and the maximum is taken afterwards.
+            # A transport can only add, so every agent fills its own row, and the maximum is taken afterwards.
             rows = torch.zeros(agents, sum(values.numel() for values in whole), dtype=torch.float64)
             rows[agent] = torch.cat([_numbers(values) for values in whole])
             largest = total(rows).amax(0)

@@ -184,7 +184,7 @@ class Decentralised(Optimizer, ABC):
     def common_steps(self, own: int) -> int:
         """The smallest ``own`` of all agents, such as the smallest number of batches in an epoch, ``len(loader)``.
 
-        All agents must call it after the same step. It lets them make equally many steps:
+        All agents must call it after the same step. It lets them take equally many steps:
         ``for inputs, targets in itertools.islice(loader, optimizer.common_steps(len(loader)))``.
         """
         check_count(own, "the number of steps")
@@ -216,7 +216,7 @@ class Decentralised(Optimizer, ABC):
         return int(self.param_groups[0]["k"])
 
     def _meet(self) -> None:
-        """Make sure that all agents are here, between the same two steps; raise at once if one makes a step instead."""
+        """Make sure that all agents are between the same two steps; raise at once if one takes a step instead."""
         self._neighbourhood.k = self._k
         self._neighbourhood.meet(flatten(self._params).expand(self._method.facts.vectors, 1, -1))
 

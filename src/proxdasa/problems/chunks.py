@@ -1,4 +1,4 @@
-"""Copies of a network on many examples: computed in chunks that fit the cache, and added up or put together."""
+"""Copies of a network on many examples: computed in chunks that fit the cache, and summed or concatenated."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def sample_pass(
 ) -> Pass:
     """The copies x ``[trials, n, d]`` and r ``[trials, n, s]`` on samples ``[trials, n, batch]`` of the examples.
 
-    As many copies at a time as fit into a chunk, and few if they are large. ``weights`` ``[n, batch]`` are those of the
-    examples, if not equal.
+    As many copies are computed at a time as fit into a chunk, and fewer if they are large. ``weights`` ``[n, batch]``
+    are those of the examples, if not equal.
     """
     rows = x.reshape(-1, x.shape[-1])
     count = rows.shape[0]  # len() of a tensor takes longer

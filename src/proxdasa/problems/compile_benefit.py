@@ -14,8 +14,8 @@ from proxdasa.problems.supervised import Supervised
 def fuses(problem: Problem) -> bool:
     """Whether most of a gradient's time is spent between small operations, which a compiler removes.
 
-    It is for gradients in closed form and for perceptrons. Convolutions take most of their time in products that are as
-    fast without, and of a user's own problem nothing is known.
+    This holds for gradients in closed form and for perceptrons. Convolutions spend most of their time in products that
+    compiling does not speed up, and nothing is known about a user's own problem.
     """
     if isinstance(problem, Supervised):
         layers = (nn.Linear, nn.Flatten, *ELEMENTWISE)

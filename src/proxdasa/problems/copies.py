@@ -34,7 +34,7 @@ Path = Literal["chain", "vmap", "loop"]
 
 CLOSE = 1e-3
 """The difference, relative to the gradient, beyond which a path computes something else: rounding is far below, even
-in float32, and a parameter that is not seen far above."""
+in float32, and the effect of a parameter that is ignored far above."""
 MASK = 2**32 - 1
 
 
@@ -98,7 +98,7 @@ class Copies:
     running: RunningStatistics | None = None
 
     def __post_init__(self) -> None:
-        _ = self._forward, self._shapes, self._constants  # now, since steps that are recorded must not make them
+        _ = self._forward, self._shapes, self._constants  # built now, because recorded steps must not build them
 
     def losses_and_grads(
         self,
@@ -170,7 +170,7 @@ class Copies:
                     outputs = functional_call(self.module, own, (inputs[row],))
                     each.append(self.loss(outputs, targets[row]).flatten())
             return torch.stack(each), {name: torch.stack([own[name] for own in every]) for name in buffers}
-        if buffers or not self.fit.tensor:  # what the network returns besides a tensor is known to its loss alone
+        if buffers or not self.fit.tensor:  # only the loss understands outputs that are not a tensor
             together: tuple[Tensor, Values] = batch(self._single)(dict(parameters), dict(buffers), inputs, targets)
             return together
         outputs = self._forward(parameters, inputs)
@@ -245,7 +245,7 @@ def choose(
     wish: Path | None = None,
     running: RunningStatistics | None = None,
 ) -> tuple[Copies, str]:
-    """The copies of a module on the wished or the first path that fits, and why no earlier one does."""
+    """The copies of a module on the requested or the first path that works, and why no earlier one does."""
     if wish is not None and wish not in get_args(Path):
         raise invalid("path", '"chain", "vmap", "loop", or None to choose', wish)
     why = ""
@@ -279,20 +279,20 @@ def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
         return f"{type(error).__name__}, {str(error).partition('. ')[0].partition(chr(10))[0]}"
     how = "under torch.func.vmap" if copies.path == "vmap" else "with parameters from outside (checkpointing?)"
     if _differ(got.grads, expected.grads):
-        return f"its gradients are others {how}"
+        return f"its gradients differ {how}"
     if expected.statistics is not None and _differ(got.statistics, expected.statistics):
-        return f"its running statistics are others {how}"
+        return f"its running statistics differ {how}"
     return ""
 
 
 def _differ(got: Tensor | None, expected: Tensor) -> bool:
-    """Whether a path computes something else than the network itself."""
+    """Whether a path computes something other than the network itself."""
     close = max(CLOSE, ROUNDING * torch.finfo(expected.dtype).eps) * expected.norm()
     return bool(expected.isfinite().all()) and (got is None or not bool((got - expected).norm() <= close))
 
 
 def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None, Pass]:
-    """Two vectors of parameters, statistics if there are any, and what plain autograd computes on modules of theirs."""
+    """Two vectors of parameters, statistics if there are any, and what plain autograd computes on modules with them."""
     noisy, running = copy.deepcopy(copies.module), copies.running
     random = torch.Generator().manual_seed(0)
     rows, losses, grads, before, after = [], [], [], [], []
@@ -308,7 +308,7 @@ def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple
         rows.append(torch.cat([parameter.detach().flatten() for parameter in trained]))
         if running:
             row = running.start(rows[0].dtype)
-            row[: running.averages] += 0.1 * (seed + 1)  # so that a path which takes others for them is found out
+            row[: running.averages] += 0.1 * (seed + 1)  # so that a path that uses others is detected
             before.append(row)
             running.fill(module, row)
         with torch.enable_grad(), torch_generator() as generator:

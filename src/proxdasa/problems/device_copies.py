@@ -48,7 +48,7 @@ class Moved:
 
 
 def _copy_to(device: torch.device, module: nn.Module) -> nn.Module:
-    """A copy on a device; weights that layers share stay shared, for which ``Module.to`` does not vouch."""
+    """A copy on a device; weights that layers share stay shared, which ``Module.to`` does not guarantee."""
     trained = {id(each): nn.Parameter(each.detach().to(device), each.requires_grad) for each in module.parameters()}
     kept = {id(each): each.detach().to(device) for each in module.buffers()}
     return copy.deepcopy(module, {**trained, **kept})

@@ -42,7 +42,7 @@ def two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Fit(NamedTuple):
-    """What two examples tell about a network."""
+    """What two examples reveal about a network."""
 
     width: int
     """The most values that a layer computes for one example."""
@@ -259,7 +259,7 @@ def _check_one_by_one(
     else:  # the rounding is that of a whole network
         bound = eps**0.5 * (alone.abs() + 1)
     if not bool(bound.isfinite().all()):
-        return  # a run reports by itself what is not finite
+        return  # the run itself reports values that are not finite
     changed = (losses - alone).abs() > bound
     if isinstance(outputs, Tensor):
         # A batch of an example and its own copy is computed by the same operations as a batch of both examples, so

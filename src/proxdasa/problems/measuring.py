@@ -23,10 +23,10 @@ class Measured(Moved):
 
     @cached_property
     def observed(self) -> Perceptrons | None:
-        """A faster way to the same evaluation and scores at points that all agents share, up to rounding, if any."""
+        """A faster way to evaluate and score points that all agents share, if there is one; equal up to rounding."""
         own = cast("Supervised", self)
         if own._device.type != "cpu":
-            return None  # it keeps to the cache of a core
+            return None  # it is made for the cache of a CPU core
         data, tests = own.examples, None
         if data.test_x is not None and data.test_y is not None:
             tests = Examples(own._cast(data.test_x), own._cast(data.test_y))

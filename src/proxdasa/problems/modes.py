@@ -51,9 +51,9 @@ def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: C
 def copy_modes(
     training: Copies, evaluating: Copies, module: nn.Module, running: RunningStatistics | None = None
 ) -> tuple[Copies, Copies]:
-    """What was found for a network, with a further copy of it, which may be changed, and of its running statistics.
+    """The copies in both modes for another copy of the network, which may be changed, and of its statistics.
 
-    For a thread of its own, say, or another device. Forward passes put the parameters of a row into the module for a
+    Another thread needs this, or another device. Forward passes put the parameters of a row into the module for a
     moment, so threads must not share one.
     """
     running = running or training.running

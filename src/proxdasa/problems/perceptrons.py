@@ -1,10 +1,10 @@
-"""Perceptrons on many examples that all of them share: what a run observes, faster than with stacked copies.
+"""Measuring perceptrons on many examples that all of them share, faster than with stacked copies.
 
 One network at a time, so that every product is one of two plain matrices and all values of a chunk stay in the cache.
 If most inputs are 0, as in one-hot data, the first layer adds up the columns of its weights that belong to the others,
-and its gradient likewise: the zeros cost nothing. Such data often have the same example many times, which is computed
-once and counted as often (a fifth of a9a's repeat others). Sums have an order of their own, so results agree with those
-of `Supervised.evaluate` and `Supervised.scores` up to rounding.
+and its gradient likewise: the zeros cost nothing. Such data often contain the same example many times, which is
+computed once and weighted by its count (a fifth of a9a's repeat others). Sums are taken in another order, so results
+agree with those of `Supervised.evaluate` and `Supervised.scores` up to rounding.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from proxdasa.problems.stacked import ELEMENTWISE
 CHUNK = 2**18
 """Values that the widest layer of one network computes at a time (measured: half of a core's cache)."""
 MANY = 2**18
-"""Values of the widest layer for all examples from which on this pays; with fewer, stacked copies are faster."""
+"""The values of the widest layer, for all examples, from which this pays off; with fewer, stacked copies are faster."""
 SPARSE = 0.25
 """The share of inputs that are not 0 up to which sums of columns are faster than a product (measured)."""
 PIECE = 2**22
-"""Bytes of examples that are looked at together in search of those that repeat others."""
+"""Bytes of examples that are compared at a time to find those that repeat others."""
 NARROW = 16
 """Outputs of a layer below which its product is computed as a wide matrix: W hᵀ rather than h Wᵀ."""
 
@@ -79,7 +79,7 @@ class Examples(NamedTuple):
         step = max(1, PIECE * len(inputs) // (inputs.nbytes + targets.nbytes))
         digests = np.concatenate([_digests(inputs[some], targets[some]) for some in torch.split(rows, step)])
         _, first, names = np.unique(digests, return_index=True, return_inverse=True)
-        order = np.argsort(first)  # as they come, for the numbers not to depend on how bytes are sorted
+        order = np.argsort(first)  # in order of appearance, so that results do not depend on how bytes sort
         total = torch.from_numpy(np.bincount(names, weights=weights.cpu().double().numpy())[order])
         kept = torch.from_numpy(first[order]).to(rows.device)
         return Examples(inputs, targets, rows[kept], total.to(weights))
@@ -152,7 +152,7 @@ class Perceptrons:
     def _losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.loss is not cross_entropy or targets.ndim > 1:
             return self.loss(outputs.clone(memory_format=torch.contiguous_format), targets).flatten()
-        # Few classes beside many examples: sums over classes are then sums of long vectors.
+        # With few classes and many examples, sums over classes are then sums of long vectors.
         return functional.cross_entropy(outputs.mT.unsqueeze(0), targets.unsqueeze(0), reduction="none")[0]
 
     @property
@@ -206,7 +206,7 @@ class _Network:
         return x.detach()
 
     def backward(self, slope: Tensor) -> None:
-        """Add the gradients, for that of the outputs."""
+        """Add the gradients, given that of the outputs."""
         for place in reversed(range(len(self._layers))):
             layer, (before, after) = self._layers[place], self._seen[place]
             if isinstance(layer, nn.Linear):

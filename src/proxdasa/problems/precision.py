@@ -10,7 +10,7 @@ from proxdasa.data.per_agent_files import PerAgent
 
 
 def default_dtype(data: Examples) -> torch.dtype:
-    """float64 if the data have it, or are said to, and else torch's default."""
+    """float64 if the data have it, or are declared to, otherwise torch's default."""
     if isinstance(data, Dataset):
         double = torch.float64 in (data.x.dtype, data.y.dtype)
     else:

@@ -60,7 +60,7 @@ def prune(module: nn.Module) -> nn.Sequential:
 
 
 def _cut(layer: nn.Module, between: Sequence[nn.Module], following: nn.Module) -> bool:
-    """Cut the neurons of a layer that have no effect; whether there were any."""
+    """Cut the neurons of a layer that have no effect; return whether there were any."""
     assert isinstance(layer, Affine)
     assert isinstance(following, Affine)
     outgoing = _outgoing(layer, following)
@@ -89,7 +89,7 @@ def _cut(layer: nn.Module, between: Sequence[nn.Module], following: nn.Module) -
 def _outgoing(layer: Affine, following: Affine) -> Tensor:
     """The weights that lead out of each neuron, ``[outputs, neurons, weights of a neuron for an output]``.
 
-    Flatten puts the pixels of a channel side by side, but the places of a linear layer's neuron one round apart.
+    Flatten puts the pixels of a channel side by side, but interleaves the positions of a linear layer's neurons.
     """
     neurons, weight = len(layer.weight), following.weight
     if isinstance(following, nn.Conv2d):
@@ -100,7 +100,7 @@ def _outgoing(layer: Affine, following: Affine) -> Tensor:
 
 
 def _constants(layer: Affine, between: Sequence[nn.Module], following: Affine) -> tuple[Tensor, Tensor]:
-    """What each neuron sends on if nothing comes in, and whether that is the same constant everywhere."""
+    """What each neuron passes on if its weights are zero, and whether that is the same constant everywhere."""
     value = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.clone()
     exact = torch.ones_like(value, dtype=torch.bool)
     for each in between:
@@ -137,7 +137,7 @@ def _note_sizes(layer: Affine) -> None:
 
 
 def _check_chain(module: nn.Module) -> list[tuple[int, int]]:
-    """The places of each layer with hidden neurons and of the next layer with weights; refuses what is no chain."""
+    """The places of each layer with hidden neurons and of the next layer with weights; refuses other modules."""
     if type(module) is not nn.Sequential:
         raise ValueError(f"prune takes a chain, an nn.Sequential of layers; got {type(module).__name__}")
     # An activation may occur several times as one object.

@@ -88,7 +88,7 @@ class Repeated:
         return replace(self, problem=self.problem.restrict(agents))
 
     def join(self, peers: Peers) -> Repeated:
-        """This part of the problem, after it has joined the others, if it has anything to ask."""
+        """This part of the problem, after it has joined the others, if it has a method for that."""
         join = getattr(self.problem, "join", None)
         joined = self.problem if join is None else join(peers)
         return self if joined is self.problem else replace(self, problem=joined)
@@ -117,7 +117,7 @@ class Repeated:
 
 
 def periods_of(problem: Problem) -> tuple[int, ...]:
-    """After how many trials the samples of a problem repeat, if they do; and within those again, and so on.
+    """If the samples of a problem repeat, after how many trials; each further period repeats within the one before.
 
     A search repeats the trials of a run, whose problem may be `Repeated` itself.
     """

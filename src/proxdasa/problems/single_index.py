@@ -60,7 +60,7 @@ LINKS = (SQUARE, IDENTITY, TANH)
 KEPT = 2**30
 """Bytes of evaluation points that are kept in memory; more than that are drawn again in every evaluation."""
 MANY = 2**12
-"""Agents from which on the points are read a block of agents at a time."""
+"""With more agents than this, points are read a block of agents at a time."""
 ROWS = 2**14
 """Points that are used together, so that they are still in the cache when they are read again."""
 

@@ -1,6 +1,6 @@
 """Batches of agents with unequal numbers of examples, and how much each example counts.
 
-One rule for all: a batch is min(batch_size, N_i) different examples of agent i, any as likely as any other. An agent
+One rule for all: a batch is min(batch_size, N_i) different examples of agent i, all equally likely. An agent
 with no more examples than a batch therefore takes all of them, and its sample gradient is its full gradient.
 """
 
@@ -50,8 +50,8 @@ class SiteBatches:
         """The places, among the examples of all agents, that words ``[..., n, batch_size]`` draw, in the same shape.
 
         An agent with no more examples takes all N_i of them in turn, until the row is full; `weights` gives no weight
-        to those that come again. So a batch has the same shape whichever agents are computed together, as has a dropout
-        mask. If all agents do, no words are needed: without any, the places are ``[n, batch_size]``, the same for all.
+        to repeats. So a batch has the same shape whichever agents are computed together, and so does a dropout mask. If
+        no agent has more, no words are needed: without any, the places are ``[n, batch_size]``, the same for all.
 
         Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
         drawn already is replaced by the one that was added.
@@ -65,7 +65,8 @@ class SiteBatches:
         for j in range(1, self.batch_size):
             again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
             drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
-        # A site of exactly batch_size needs no care: its j-th draw is j, the only example that was not drawn before.
+        # A site of exactly batch_size is no special case: its j-th draw is j, the only example that was not drawn
+        # before.
         short = sizes < self.batch_size
         if bool(short.any()):
             drawn = torch.where(short, turn % sizes, drawn)
@@ -90,7 +91,7 @@ class SiteBatches:
 def check_filled_batches(
     module: nn.Module, running: Sequence[str], sizes: list[int], batch_size: int, first: int
 ) -> None:
-    """Refuse batches of unequal sizes for layers that look at a whole batch: they would see examples that come again.
+    """Refuse batches of unequal sizes for layers that look at a whole batch: they would see repeated examples.
 
     ``running`` are the names of running statistics; ``first`` is the number of the first agent.
     """

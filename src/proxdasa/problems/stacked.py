@@ -59,7 +59,7 @@ def vmap_forward(module: nn.Module) -> Forward:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager in which vmap does not warn; torch has no public way to say so.
+    """Context manager in which vmap does not warn; torch has no public switch for that.
 
     All threads share the switch, so the last one that leaves turns it on again.
     """

@@ -16,7 +16,7 @@ Initial = Literal["shared", "each", "zeros"]
 
 
 def check_initial(initial: Initial, model: Model) -> None:
-    """Refuse what is no choice, or none for a network that is given."""
+    """Refuse an unknown choice, and for a given network all but "shared"."""
     if initial not in get_args(Initial):
         raise invalid("initial", '"shared", "each" or "zeros"', initial)
     if initial != "shared" and isinstance(model, nn.Module):

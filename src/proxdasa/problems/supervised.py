@@ -57,9 +57,9 @@ class Supervised(Measured):
     file per agent (`data.per_agent`) are divided already, and are read when they are needed, or by ``restrict``. Two of
     the examples are used to check that network, loss and data fit together.
 
-    Buffers that forward passes change, such as the running statistics of BatchNorm, are no constants: agent i has r_i
-    of its own beside x_i, updated by its first sample gradient in each iteration. ``buffers`` must say whether agents
-    also mix r_i with their neighbours' ("average"), or not ("local"). To x̄ belongs r̄, the mean over the agents.
+    Buffers that forward passes change, such as the running statistics of BatchNorm, are not constants: agent i has its
+    own r_i beside x_i, updated by its first sample gradient in each iteration. ``buffers`` must say whether agents also
+    mix r_i with their neighbours' ("average"), or not ("local"). x̄ goes with r̄, the mean over the agents.
 
     ``loss`` is called with what the network returns, a tensor or anything else, and the targets. Gradients are taken in
     the mode that the network has, usually training; F, its gradient and scores after ``eval()``. Dropout belongs to the
@@ -67,7 +67,7 @@ class Supervised(Measured):
 
     ``path`` is how the gradients of all copies are computed: in a "chain" of batched layers, by "vmap", or in a "loop"
     over the copies. By default it is the first that works for the network; a loop is announced by a `LoopWarning`.
-    ``dtype`` is the type of x and of all computations; by default float64 if the data have it, and else torch's
+    ``dtype`` is the type of x and of all computations; by default float64 if the data have it, otherwise torch's
     default. Whole-number inputs stay as they are. Examples are cast, which copies them; so does ``restrict``.
 
     Examples:
@@ -147,7 +147,7 @@ class Supervised(Measured):
         return make(data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
 
     def join(self, peers: Peers) -> Supervised:
-        """This part of the problem, told how many examples an agent has on average over all processes."""
+        """This part of the problem, with the mean number of examples of an agent over all processes."""
         held = self.examples
         peers.agree({"types of x and y, which dtype of per_agent would choose": f"{held.x.dtype}, {held.y.dtype}"})
         if held.columns is not None:
@@ -165,7 +165,7 @@ class Supervised(Measured):
         plain = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.repr}
         for choice, default in (("weights", "agents"), ("buffers", None)):
             if plain[choice] == default:
-                del plain[choice]  # so that runs of before there was a choice are described as they were
+                del plain[choice]  # so that runs from before this choice existed keep their description
         plain["model"] = describe_model(self.model, self._module, self._cast)
         return {"name": type(self).__name__, **plain}
 
@@ -178,7 +178,7 @@ class Supervised(Measured):
         """
         x, buffers = take_solution(x, trial, buffers, self.dim)
         module = fill(convert(self._module, x.dtype), x)
-        if self.buffers is None and buffers is None:  # or data that are elsewhere would be read
+        if self.buffers is None and buffers is None:  # otherwise data that are elsewhere would be read
             return module
         r, running = self._check_buffers(buffers), self._training.running
         return running.fill(module, r) if running and r is not None else module
@@ -190,7 +190,7 @@ class Supervised(Measured):
 
     @property
     def mixed_buffers(self) -> int:
-        """How many of the statistics are mixed with the neighbours', the first ones; counters are not."""
+        """How many statistics, counted from the first, are mixed with the neighbours'; counters are not."""
         return self._running.averages if self.buffers == "average" else 0
 
     def first_buffers(self, trials: int) -> Tensor:

@@ -36,7 +36,7 @@ class Scaled:
 
     @property
     def separable(self) -> bool:
-        """Whether Ψ is."""
+        """Whether Ψ is separable."""
         return is_separable(self.regularizer)
 
     def value(self, x: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ def by_parameter(model: Model, patterns: Mapping[str, Regularizer]) -> Regulariz
         Ψ(x) = Σ_p Ψ_p(x_p)   over the parameters p that are trained
 
     A pattern is a name such as ``0.weight``, or has wildcards: ``*`` is any text, ``?`` a character, ``[ab]`` one of
-    some. A parameter takes the first pattern that matches it, so put ``*`` last. Frozen parameters are no part of x and
-    need no pattern; every other one does, and every pattern must be the first for some parameter.
+    some. A parameter takes the first pattern that matches it, so put ``*`` last. Frozen parameters are not part of x
+    and need no pattern; every other one does, and every pattern must be the first for some parameter.
 
     Args:
         model: the network of `problems.Supervised`, or the function that makes it.
@@ -87,7 +87,7 @@ def group_neurons(model: Model, weight: Weight, layers: Sequence[str] | None = N
     for name in _hidden(module, list(found)) if layers is None else layers:
         if name not in found:
             raise ValueError(
-                f"layers: {name!r} is no Linear or Conv2d layer of the network; accepted: {', '.join(found)}"
+                f"layers: {name!r} is not a Linear or Conv2d layer of the network; accepted: {', '.join(found)}"
             )
         parts += _neurons(name, found[name], ranges, weight, named=layers is not None)
     if not parts:
@@ -137,6 +137,6 @@ def _ranges(module: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def _blocks(parts: Sequence[Part]) -> Regularizer:
-    """The parts side by side; `Blocks` leaves the coordinates of no part alone, as `Zero` does."""
+    """The parts side by side, without those of `Zero`: `Blocks` leaves coordinates outside its parts unchanged."""
     kept = [part for part in parts if not isinstance(part[2], Zero)]
     return Blocks(kept) if kept else Zero()

@@ -33,7 +33,7 @@ class PerTrial:
 
     @cached_property
     def movable(self) -> Movable:
-        """The same, where they are needed."""
+        """The same weights, in the types and on the devices where they are needed."""
         return Movable(self.tensor)
 
 

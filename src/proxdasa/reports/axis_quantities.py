@@ -104,12 +104,12 @@ def quantity(name: str) -> Quantity:
 
 
 def spent(amount: float, axis: str) -> str:
-    """So much of what an axis counts, in words."""
+    """An amount of what an axis counts, as text."""
     names = {"k": "iterations", "seconds": "seconds of the simulation of all trials"}
     name = names.get(axis, quantity(axis).name)
     if amount == 1:
         name = re.sub(r"s\b", "", name, count=1)
-    # Means over trials have fractions that say nothing beside a large number.
+    # The fractions of means over trials mean nothing next to a large number.
     return f"{amount:,.0f} {name}" if amount >= 1_000 else f"{amount:.4g} {name}"
 
 

@@ -69,7 +69,7 @@ def _chosen(runs: Sequence[Run], wanted: Sequence[str] | None) -> list[str]:
 
 
 def default_measures(runs: Sequence[Run]) -> list[str]:
-    """The measures that compare runs without being asked for, as far as they were recorded."""
+    """The measures that are compared by default, as far as they were recorded."""
     recorded = measures(row for run in runs for row in run.rows)
     return [name for name in DEFAULT_MEASURES if name in recorded and (name not in OWN_GAMMA or alike(runs))]
 
@@ -132,7 +132,7 @@ class Comparison:
 
     @property
     def _others(self) -> list[str]:
-        """What tells runs of a method apart in the table."""
+        """What distinguishes the runs of a method in the table."""
         return self.groups if self.by else distinctions(self.runs)
 
     @property
@@ -143,7 +143,7 @@ class Comparison:
         """The table: each measure at the budget, mean over trials ± half the width of its 95% interval.
 
         The best mean of each group is bold, and so is what a paired test over the trials of the same seed does not find
-        worse (`paired_tests`). A run of which a trial diverged has lost.
+        worse (`paired_tests`). A run with a trial that diverged is never bold.
         """
         others = self._others
         titles = [*(run.title for run in self.runs), *(title for title, _ in self.lost)]
@@ -256,7 +256,7 @@ class Comparison:
 
     @property
     def statistics(self) -> str:
-        """What is a mean over how many trials, and by which test what is bold."""
+        """How many trials the means are over, and by which test cells are bold."""
         trials = {_trials(run) for run in self.runs}
         if trials == {1}:
             return "one trial, so there is no interval and no test."
@@ -271,7 +271,7 @@ class Comparison:
 
     def draw(self, path: str | Path, width: str = "page") -> Path:
         """Draw a panel for each measure against the axis: the colour is the method, the dash what `by` names."""
-        from proxdasa import reports  # noqa: PLC0415 - what draws is imported when something is drawn
+        from proxdasa import reports  # noqa: PLC0415 - imports matplotlib, which is slow
 
         others = self.groups if self.by else None
         return reports.draw_runs(self.runs, Path(path), self.measures, self.axis, others, width)

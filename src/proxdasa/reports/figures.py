@@ -16,7 +16,7 @@ from proxdasa.reports.ranking import quantity_of, stationarity_of
 from proxdasa.reports.run_endings import divergences
 
 WIDTHS = {"column": 3.35, "page": 6.9}
-"""Inches of a column and of a page, as journals in two columns have them."""
+"""Inches of a column and of a page, as in two-column journals."""
 MOST_CURVES, MOST_METHODS = 100, 20
 """The most runs and methods in one figure; with more, curves cannot be told apart."""
 
@@ -102,7 +102,7 @@ def draw_runs(
 ) -> Path:
     """Draw all runs in one panel for each measure, at the width of a column or a page of a paper.
 
-    The colour is the method, and the dash is the text in ``others`` or, without any, what tells runs of a method apart.
+    The colour is the method, and the dash is the text in ``others``, by default what distinguishes runs of a method.
 
     Examples:
         >>> from pathlib import Path
@@ -156,7 +156,7 @@ def _without_start(curve: Curve) -> Curve:
 
 def _cost_panel(runs: Sequence[Run], measure: str, axis: str) -> Panel:
     curves, look = [shown_curve(run, measure, axis) for run in runs], quantity(measure)
-    # What diverges leaves the panel, and does not set its range.
+    # Curves that diverge leave the panel, and do not set its range.
     lasting = [curve for run, curve in zip(runs, curves, strict=True) if not divergences(run)] or curves
     y_range = _range(lasting, look.log, diverged=len(lasting) < len(curves))
     log_x = far_apart(runs, axis)

@@ -32,7 +32,7 @@ ACCENTS = {
 
 
 def latex(text: str) -> str:
-    """The text for LaTeX; a character that it cannot show stands there by its number, such as U+4E2D."""
+    """The text for LaTeX; a character that it cannot show is replaced by its number, such as U+4E2D."""
     pieces = []
     for letter, marks in re.findall("(.)([\u0300-\u036f]*)", unicodedata.normalize("NFD", text), re.DOTALL):
         piece = _character(letter)

@@ -24,7 +24,7 @@ MOST_RUNS = 1_000
 
 
 class Recorded(Protocol):
-    """What a report needs of a `Result` that is not in a folder."""
+    """What a report needs from a `Result` that is not in a folder."""
 
     @property
     def records(self) -> Sequence[records.Row]:
@@ -156,7 +156,7 @@ def _of_trial(value: Any, trial: int, trials: int) -> Any:
 
 
 def _has_weights_by_trial(value: Any) -> bool:
-    """Whether a regularizer is within the value that differs by trial; most do not, and may have many weights."""
+    """Whether the value contains a regularizer that differs by trial; most do not, and may have many weights."""
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     return (isinstance(value, Mapping) and "per_trial" in value) or any(map(_has_weights_by_trial, inner))
 
@@ -206,7 +206,7 @@ def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def distinguishing(keys: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose settings differ; of a network only the name, if that tells all of them apart."""
+    """The keys whose settings differ; of a network only the name, if that distinguishes all of them."""
 
     def kinds(some: Sequence[str]) -> int:
         return len({tuple(repr(settings.get(key)) for key in some) for settings in flat})

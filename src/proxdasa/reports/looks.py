@@ -66,10 +66,10 @@ class Looks(NamedTuple):
 
 
 def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks:
-    """Colours by method, and dashes by ``others``, a text for each run; by default what tells runs of a method apart.
+    """Colours by method, and dashes by ``others``, a text for each run; by default what distinguishes runs of a method.
 
-    Where these are more than there are dashes, a dash is the number of the run among those of its method; and where a
-    method has more runs than there are dashes, every run has a look of its own.
+    If there are more of these than dashes, a dash is the number of the run among those of its method; and if a method
+    has more runs than there are dashes, every run has its own look.
     """
     more = distinctions(runs) if others is None else others
     names = [", ".join(filter(None, (run.title, text))) for run, text in zip(runs, more, strict=True)]
@@ -82,7 +82,7 @@ def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks
         name: {**colours[run.title], "linestyle": styles.get(text, "-")}
         for name, run, text in zip(names, runs, more, strict=True)
     }
-    if not all(more):  # a solid line would stand for a dash and for none
+    if not all(more):  # otherwise a solid line would mean a value and none
         return Looks(names, looks, looks)
     legend = colours | {text: {"color": "0.4", "linestyle": style} for text, style in styles.items()}
     return Looks(names, looks, legend)
@@ -112,5 +112,5 @@ def numbered_looks(labels: Sequence[str]) -> dict[str, Look]:
 
 
 def svg_dash(look: Mapping[str, Any]) -> str:
-    """A line style as SVG has it."""
+    """A line style as SVG writes it."""
     return dict(zip(STYLES, ("", "8 4", "2 4", "9 4 2 4"), strict=True))[look.get("linestyle", "-")]

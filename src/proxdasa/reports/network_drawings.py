@@ -17,7 +17,7 @@ from proxdasa.reports.foreign_folders import file_within
 from proxdasa.runs import records
 
 MOST_AGENTS, MOST_EDGES = 500, 5_000
-"""Networks with more agents or edges than this are not drawn: nothing could be made out."""
+"""Networks with more agents or edges than this are not drawn: the drawing would be unreadable."""
 CAREFULLY = 150
 """The most agents for which a layout by distances in the graph is fast enough."""
 

@@ -43,7 +43,7 @@ DATA, STYLE, SCRIPT = "__DATA__", "__STYLE__", "__SCRIPT__"
 
 
 class Summary(Protocol):
-    """The table of a page: a row for each run, in their order, and below them rows of what has no run."""
+    """The table of a page: a row for each run, in their order, followed by rows of methods without a run."""
 
     @property
     def title(self) -> str:
@@ -63,7 +63,8 @@ def write_page(
 ) -> Path:
     """Write the page of some runs; ``faults`` say what could not be read.
 
-    ``others`` has a text for each run that tells it from others of its method, by default all settings that differ.
+    ``others`` has a text for each run that distinguishes it from others of its method, by default all settings that
+    differ.
 
     Examples:
         >>> from pathlib import Path
@@ -163,7 +164,7 @@ def _any_differ(runs: Sequence[Run]) -> bool:
 
 
 def _thin(run: Run, points: int) -> Run:
-    """The run with at most so many observations, including the first and the last."""
+    """The run with at most ``points`` observations, including the first and the last."""
     ks = list(dict.fromkeys(row["k"] for row in run.rows))
     chosen = {ks[i] for i in np.linspace(0, len(ks) - 1, min(points, len(ks))).round().astype(int)}
     return replace(run, rows=[row for row in run.rows if row["k"] in chosen])
@@ -213,7 +214,7 @@ def _as_text(value: Any) -> str:
 
 
 def _tiles(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """How much there is of everything, as (what, how many)."""
+    """The numbers at the top of the page, as (what, how many)."""
     seconds: Mapping[Any, float] = {run.folder or i: value(run.rows[-1], "seconds") for i, run in enumerate(runs)}
     return [
         ("runs", str(len(runs))),

@@ -1,10 +1,10 @@
-"""Which runs are worse than the best: a paired test over the trials that share their seed, corrected for its number.
+"""Which runs are worse than the best: a paired test over the trials that share their seed, corrected for many tests.
 
 Trials of one seed see the same samples, so the test is on the T differences d of pairs. Wilcoxon's signed-rank test
-asks only how their signs go with the order of their sizes: a trial that went astray weighs no more than the largest
-rank, where it would hide every difference from a t-test. Its p-value is at least 2/2^T. So where T trials are too few
-for m runs to be told from the best, 2 m/2^T ≥ 0.05, Student's paired t-test takes its place, for which d is normal.
-Both are two-sided, and Holm's correction keeps the risk of finding any of the m worse without reason at 0.05.
+uses only their signs and the order of their sizes: an outlier weighs no more than the largest rank, whereas it would
+hide every difference from a t-test. Its p-value is at least 2/2^T. So if T trials are too few to distinguish m runs
+from the best, 2 m/2^T ≥ 0.05, Student's paired t-test takes its place, which assumes that d is normal. Both are
+two-sided, and Holm's correction keeps the risk of wrongly finding any of the m worse at 0.05.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Finding(NamedTuple):
     """What the test finds about differences."""
 
     lean: float
-    """Its statistic: positive if the differences are rather positive."""
+    """Its statistic: positive if the differences tend to be positive."""
     p: float
 
 
@@ -77,7 +77,7 @@ STUDENT = PairedTest("a paired t-test", student)
 
 
 def choose_test(trials: int, tests: int) -> PairedTest:
-    """The signed-rank test, if so many trials are enough for so many tests."""
+    """The signed-rank test, if the trials are enough for this many tests, otherwise Student's."""
     return SIGNED_RANK if tests * 2 / 2**trials < LEVEL else STUDENT
 
 

@@ -26,7 +26,7 @@ from proxdasa.reports.looks import Look, numbered_looks
 WIDTH = 11.0
 """The most inches that a figure may take, so that its text stays legible when a page shrinks it."""
 SPACING = 1.5
-"""Between the columns of a legend, in sizes of its font."""
+"""The space between the columns of a legend, in sizes of its font."""
 PRINTED: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -100,7 +100,7 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     """As many columns as fit into the width in inches; a legend fills them one after the other."""
     style = mpl.rcParams
     size = FontProperties(size=style["legend.fontsize"]).get_size_in_points()
-    shown = [label.replace("$", "S") for label in labels]  # dollar signs are no formulas here
+    shown = [label.replace("$", "S") for label in labels]  # dollar signs do not make formulas here
     texts = [TextPath((0, 0), label, size=size).get_extents().width if label.strip() else 0.0 for label in shown]
     handle = size * (style["legend.handlelength"] + style["legend.handletextpad"] + SPACING)
     for columns in range(len(texts), 1, -1):

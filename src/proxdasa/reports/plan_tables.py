@@ -128,7 +128,7 @@ def _theory_notes(plan: Plan) -> list[str]:
 
 
 def comparison_sheet(planned: Sequence[Planned]) -> Sheet:
-    """Graphs and weightings side by side; a graph is named in its first row, its edges are count_of in the second.
+    """Graphs and weightings side by side; a graph is named in its first row, its edges are counted in the second.
 
     Where graphs change, rules and times of the paper are left out, and messages compare them with the others.
     """

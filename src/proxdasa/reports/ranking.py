@@ -23,7 +23,7 @@ def alike(runs: Sequence[Run]) -> bool:
 def stationarity_of(runs: Sequence[Run]) -> str:
     """The stationarity to show of runs: that of Definition 1 if γ is the same for all, otherwise that at γ = 1.
 
-    If only the other one was recorded, it is the other one.
+    If only one of them was recorded, it is that one.
     """
     preferred = ("stationarity", "table_stationarity") if alike(runs) else ("table_stationarity", "stationarity")
     return next((measure for measure in preferred if any(run.has(measure) for run in runs)), "stationarity")

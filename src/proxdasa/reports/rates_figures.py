@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 class RingRun(NamedTuple):
-    """A run on a slow ring, and what the theory needs to know of the ring."""
+    """A run on a slow ring, and what the theory needs to know about the ring."""
 
     run: Run
     gap: float
@@ -110,7 +110,7 @@ def departure(x: Sequence[float], means: Array) -> float:
 
 
 def transient_length(K: Sequence[float], ratio: Array) -> float:
-    """The K from which on the ratio to the complete graph is at most 2; NaN if K begins or ends on the wrong side.
+    """The K from which the ratio to the complete graph stays at most 2; NaN if it always is, or is not at the last K.
 
     Between two numbers of iterations it is interpolated on log scales.
     """

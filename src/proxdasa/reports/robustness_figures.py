@@ -21,7 +21,7 @@ AXES = {"loss": "share of messages lost", "out": "share of time that agents are 
 
 
 class ImperfectRun(NamedTuple):
-    """A run of the study, and what it met."""
+    """A run of the study, and its conditions."""
 
     run: Run
     split: str

@@ -49,7 +49,7 @@ def times(run: Run) -> dict[str, float]:
 
 
 def links(run: Run) -> list[list[str]]:
-    """How the links of a site were: neighbour, rounds, those missed, when the link was down, and what was sent."""
+    """A row for each link of a site: neighbour, rounds, those missed, megabytes sent, and when the link was down."""
     return [
         [
             neighbour, f"{link['rounds']:,}", f"{link['missed']:,}", f"{link['sent'] / 1e6:,.1f}",

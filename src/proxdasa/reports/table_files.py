@@ -106,7 +106,7 @@ class Sheet:
         first, *rest = (_no_argument(" & ".join(line)) + r" \\" for line in (heading, *body))
         table = [r"\toprule", first, r"\midrule", *rest, r"\bottomrule"]
         notes = [f"\n{{\\footnotesize {latex(note)}\\par}}" for note in self.notes]
-        room = ["\n\\smallskip"] if notes else []  # which a rule does not leave below it
+        room = ["\n\\smallskip"] if notes else []  # because a rule leaves none below it
         lines = [rf"\begin{{tabular}}{{{alignment}}}", *table, r"\end{tabular}", *room, *notes]
         if self.caption:
             caption = rf"\caption{{{latex(self.caption)}}}"
@@ -155,7 +155,7 @@ def _latex(cell: Cell, shown: str) -> str:
 
 
 def _no_argument(row: str) -> str:
-    r"""A row that ``\\`` before it does not take for its argument."""
+    r"""The row, written so that ``\\`` before it does not take its beginning for an argument."""
     return f"{{}}{row}" if row.startswith(("[", "*")) else row
 
 
@@ -179,7 +179,7 @@ def _to_place(number: float, place: int) -> str:
 
 
 def _inert(cell: str | float) -> str | float:
-    """A cell in one line that no spreadsheet runs: a text that begins like a formula gets an apostrophe."""
+    """A cell in one line that no spreadsheet executes: a text that begins like a formula gets an apostrophe."""
     if not isinstance(cell, str):
         return cell
     try:

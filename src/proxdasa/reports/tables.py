@@ -89,7 +89,7 @@ class Table:
     notes: Sequence[str] = ()
     """Notes on the stationarity."""
     networks_differ: bool = False
-    """Whether runs are on different networks, so that the method does not say which run a line is of."""
+    """Whether runs are on different networks, so that the method does not identify the run of a line."""
 
     @property
     def title(self) -> str:

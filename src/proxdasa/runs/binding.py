@@ -26,7 +26,7 @@ def parameters(algorithm: Algorithm) -> dict[str, Any]:
 def bind(
     algorithm: Algorithm, n: int, iterations: int, trials: int, dtype: torch.dtype, device: torch.device = CPU
 ) -> Algorithm:
-    """The algorithm with its schedules bound to n and K, and its per-trial parameters as the run computes."""
+    """The algorithm with its schedules bound to n and K, and its per-trial parameters in the run's type."""
     changes: dict[str, Any] = {}
     for name, value in parameters(algorithm).items():
         for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
@@ -65,7 +65,7 @@ def check_weights(thing: Any, name: str, trials: int, dtype: torch.dtype) -> Non
 
 
 def draw_random_iterates(algorithm: Algorithm, iterations: int, trials: int, seed: int) -> dict[int, list[int]]:
-    """For each iterate, the trials whose R it is. Drawn before the run begins, so nothing else need be kept.
+    """For each iterate, the trials whose R it is. R is drawn before the run begins, so only these iterates are kept.
 
     P(R = k) ∝ α_k for k = 1..K; uniform for methods that average no gradients.
     """

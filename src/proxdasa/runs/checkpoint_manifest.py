@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from proxdasa import disk
 
-# Not named like the records of a results folder: a checkpoint is not to be found among results.
+# Not named like the files of a results folder, so that a checkpoint is not taken for results.
 STATE, ROWS, MANIFEST = "state.safetensors", "rows.jsonl", "manifest.json"
 
 _SEAL = b'{\n  "sha256": "'
@@ -41,7 +41,7 @@ class Manifest(NamedTuple):
 
     @staticmethod
     def read(path: Path) -> Manifest:
-        """The manifest in a file. Nothing is parsed before every byte was checked."""
+        """The manifest in a file. Every byte is verified before anything is parsed."""
         data = _read_bytes(path)
         rest = data[len(_SEAL) + 64 :]
         if data != _SEAL + sha256(rest).encode() + rest:
@@ -55,7 +55,7 @@ class Manifest(NamedTuple):
             if not kinds or [(type(file["size"]), type(file["sha256"])) for file in files] != [(int, str)] * 2:
                 raise TypeError("entries of other types")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{path} is no manifest: {printable(error)}") from error
+            raise DamagedError(f"{path} is not a manifest: {printable(error)}") from error
         return manifest
 
     def read_file(self, path: Path) -> bytes:

@@ -158,7 +158,7 @@ class Checkpoints:
         known = next((lines for lines in self._lines if lines.begins(rows) and _link(lines, path)), _Lines())
         data, digest = format_rows(rows[known.rows :]).encode(), known.digest.copy()
         digest.update(data)
-        # What lies behind known.size was left by a checkpoint that failed halfway, and belongs to none.
+        # Bytes after known.size were left by a checkpoint that failed halfway, and belong to none.
         disk.append(path, data, after=known.size)
         return _Lines(path, len(rows), rows[-1] if rows else None, known.size + len(data), digest)
 
@@ -218,8 +218,8 @@ class Checkpoints:
 def fingerprint(config: Mapping[str, Any]) -> str:
     """The SHA-256 of a configuration's settings, whatever their order. 1 and 1.0 are the same setting.
 
-    The facts about a run and about its ending are not settings and do not count, nor does a note. Nor does it matter
-    whether a run may choose to be compiled, so that it can go on where it cannot.
+    The facts about a run and about its ending are not settings and do not count, nor does a note. For ``compile``,
+    "auto" counts as False, so that a run can continue where steps cannot be compiled.
     """
     settings = {name: value for name, value in config.items() if name not in ("facts", "ending", "note")}
     if settings.get("compile") == "auto":
@@ -244,7 +244,7 @@ class _Lines(NamedTuple):
 
     def begins(self, rows: list[Row]) -> bool:
         """Whether the list begins with the rows of this file."""
-        # Identity is enough, as a run only ever appends to its list, and takes no longer for more rows.
+        # Identity is enough, since a run only appends to its list, and takes constant time.
         return 0 < self.rows <= len(rows) and rows[self.rows - 1] is self.last
 
 

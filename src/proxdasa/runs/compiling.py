@@ -16,18 +16,18 @@ from proxdasa.engines.sliced_agents import in_slices
 from proxdasa.problems.compile_benefit import fuses
 
 BLOCK, LEAST, MOST = 8, 4, 10
-"""Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance of observations."""
+"""Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance between observations."""
 STEP, ELEMENT = 1.5e-4, 2e-9
-"""Seconds that a compiled iteration saves, and for each number in a variable of the state (measured on one core, and
-rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
+"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of a state variable (measured
+on one core, and rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
 WORTH = 40
-"""Seconds that compiling must save; it takes about 20 itself, and less once the disk has the code."""
+"""Seconds that compiling must save; it takes about 20 itself, and less once the code is cached on disk."""
 COMPILED = "compiled"
 """The name, among the facts of a run, of whether its steps are compiled."""
 
 
 class CompileWarning(UserWarning):
-    """Steps that were to be compiled are not; the run goes on with ordinary ones, which take longer.
+    """Steps that should be compiled are not; the run continues with ordinary ones, which take longer.
 
     Examples:
         >>> import warnings
@@ -42,7 +42,7 @@ class CompileWarning(UserWarning):
 
 
 def block_size(paces: Sequence[int]) -> int:
-    """How many iterations to compile together if every so many of them something else is due."""
+    """How many iterations to compile together, if other work is due at these paces."""
     distance = math.gcd(*paces)
     return max((size for size in range(LEAST, MOST + 1) if distance % size == 0), default=min(BLOCK, *paces))
 
@@ -50,7 +50,7 @@ def block_size(paces: Sequence[int]) -> int:
 def obstacle(setup: Any) -> str:
     """What excludes compiled steps, and those in slices, from the start, if anything does."""
     if setup.exact:
-        return "exact mode has an order of sums, and compiled steps have their own"
+        return "exact mode fixes the order of sums, and compiled steps use another"
     if setup.device != "cpu":
         return f"blocks are compiled for the CPU, and this run computes on {setup.device}"
     if setup.conditions or setup.network.rounds:
@@ -63,9 +63,9 @@ def obstacle(setup: Any) -> str:
 
 
 def compiles(setup: Any) -> bool:
-    """Whether to compile the steps of a run: as it asks for, or if it is long enough for that to pay.
+    """Whether to compile the steps of a run: as its setting says or, with "auto", if it is long enough to gain.
 
-    The latter is an estimate, for problems whose gradients are known to gain.
+    The gain is an estimate, for problems whose gradients are known to benefit.
     """
     if setup.compile != "auto":
         return setup.compile is True and not obstacle(setup)
@@ -84,7 +84,7 @@ def elements(setup: Any) -> int:
 
 
 class Steps:
-    """How a run gets on: by ordinary steps or others ``in_place`` of them, or by compiled blocks where they fit."""
+    """Advances a run by steps, ordinary or ``in_place``, or by compiled blocks where they fit."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Steps:
         self.block: Block | None = None
 
     def compile(self, state: Any, paces: Sequence[int], first: int) -> None:
-        """Compile blocks that end where something is due; without them if that is not possible."""
+        """Compile blocks that end where something is due; if that is impossible, continue without them."""
         try:
             self.block = self._engine.compile(self._algorithm, state, block_size(paces), first)
         except NotCompilableError as error:

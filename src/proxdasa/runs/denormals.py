@@ -1,4 +1,4 @@
-"""Numbers too small for full speed."""
+"""Denormal numbers, which slow processors down, flushed to zero."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def flushed_denormals() -> Iterator[None]:
     """Context manager: numbers below 1e-38 (denormals) become zero.
 
     Coordinates that Ψ drives to zero shrink by 1 − α in every step and soon are denormal, with which processors compute
-    tens of times slower. A thread inherits the setting of the one that starts it, so threads that torch has started
-    before keep theirs.
+    tens of times slower. A thread inherits the setting of the one that starts it, so threads that torch has already
+    started keep theirs.
     """
     tiny = torch.from_numpy(np.full(1, 1e-40, dtype=np.float32))
-    # Torch can set the mode but not tell it, so it is found out by a product.
+    # Torch can set the mode but not report it, so a product shows which one is set.
     before = not bool(tiny * 1.0 > 0)
     torch.set_flush_denormal(True)
     try:

@@ -45,9 +45,9 @@ class CheckedAgents:
     def __init__(self, engine: Engine, trials: Collection[int]) -> None:
         self._engine, self._trials, self.k = engine, sorted(trials), 0
         self.agents: Agents = engine
-        """Whose verbs are called."""
+        """The agents whose verbs are called."""
         self.calls = 0
-        """The number of checks so far; a further slice of the same rows begins with the number of the first."""
+        """The number of checks so far; each further slice of the same rows starts from the count of the first."""
         self.degrees = engine.degrees
         # For each trial and agent here: the call, and the iteration it belongs to.
         self._first = torch.full((len(trials), len(engine.agents), 2), math.inf, dtype=torch.float64)
@@ -73,7 +73,7 @@ class CheckedAgents:
         return self.agents.neighbour_sum(self.check(x))
 
     def check(self, x: Tensor) -> Tensor:
-        """The rows, whose finiteness is noted."""
+        """Return the rows, after noting which of them are not finite."""
         # Counted even if nothing is broken here, so that a number means the same call in all processes.
         self.calls += 1
         rows = _broken_rows(x).cpu()[self._trials]
@@ -84,17 +84,17 @@ class CheckedAgents:
         return x
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Discard what was found."""
         self._first.fill_(math.inf)
 
     def fork(self) -> CheckedAgents:
-        """Others that go on from here, for a slice of the coordinates."""
+        """A checker that continues the count from here, for a slice of the coordinates."""
         other = CheckedAgents(self._engine, self._trials)
         other.k, other.calls = self.k, self.calls
         return other
 
     def join(self, other: CheckedAgents) -> None:
-        """Take over what others have found since they were forked."""
+        """Take over what a fork has found."""
         self.calls = max(self.calls, other.calls)
         earlier = other._first[..., 0] < self._first[..., 0]
         self._first[earlier] = other._first[earlier]
@@ -131,7 +131,7 @@ def broken_trials(engine: Engine, state: Any) -> list[int]:
 
 
 def _broken_rows(x: Tensor) -> Tensor:
-    # A sum is finite only if all of its terms are; it may overflow when they are, so it does not have the last word.
+    # If a sum is finite, so are all of its terms; if it is not, it may only have overflowed, so look at the terms.
     if bool(x.sum(dim=-1).isfinite().all()):
         return torch.zeros(x.shape[:-1], dtype=torch.bool, device=x.device)
     return ~torch.isfinite(x).all(dim=-1)
@@ -154,8 +154,8 @@ class Replay:
     def locate(self, trials: Collection[int], k: int, broken: Any) -> dict[int, Divergence]:
         """The first agent and iteration of each trial that diverged between the kept state and this broken one.
 
-        If the replay of a trial stays finite, because a step depends on something other than all that is kept, the
-        answer is the first agent that is broken in the second state.
+        If the replay of a trial stays finite, because a step depends on something that is not kept, the answer is the
+        first agent that is broken in the second state.
         """
         engine, state, watched = self._engine, self._state, CheckedAgents(self._engine, trials)
         spent, kept = engine.counts(), engine.extra_rows

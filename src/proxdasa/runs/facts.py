@@ -1,4 +1,4 @@
-"""Facts about a run, which stand in its configuration and change nothing."""
+"""Facts about a run, which are noted in its configuration and affect nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTED_EDGES = 2_000
 
 @functools.cache
 def _own_version() -> str:
-    """Read once: runs of a few milliseconds would notice."""
+    """Read once: reading it each time would slow down runs of a few milliseconds."""
     return version("proxdasa")
 
 

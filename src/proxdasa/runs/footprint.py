@@ -11,7 +11,7 @@ SCRATCH = 4
 SLICED = 2
 """The same for a step in slices: a gradient, and what measuring needs."""
 COPIES = 3
-"""Tensors of the size of a variable for each vector that is compressed: copies old, new and of neighbours."""
+"""Tensors of the size of a variable for each compressed vector: old copies, new ones, and those of neighbours."""
 LATE = 6
 """Tensors of the size of a variable for each vector and age if messages are late: old, new and those on their way."""
 DENSE = 48

@@ -1,4 +1,4 @@
-"""Telling runs apart that have the same description: users' own functions and objects, by what they compute.
+"""Distinguish runs that have the same description: users' own functions and objects, by what they compute.
 
 Two runs may both be described by ``alpha = <lambda>`` and still be different runs. Schedules are compared by their
 values. Everything else, such as a loss or a regularizer, is compared by what the run computes first: one step from x⁰,

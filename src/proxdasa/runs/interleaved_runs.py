@@ -1,4 +1,4 @@
-"""Several runs in one process that go on in turn."""
+"""Several runs that advance in turn in one process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.results import Result
 
 Course = Generator[None, None, Result]
-"""A run that pauses now and then, so that others can go on in between (`take_turns`)."""
+"""A run that pauses now and then, so that others can advance in between (`take_turns`)."""
 
 
 def take_turns(
     courses: Sequence[Course], ended: Callable[[int, Result], None] = lambda _i, _result: None
 ) -> list[Result]:
-    """Let several courses go on in turn, each to its next pause, so that they stay together; their results.
+    """Advance several courses in turn, each to its next pause, so that they keep pace; return their results.
 
     If one is interrupted, all are.
     """
     results: dict[int, Result] = {}
     stopping = False
-    # Held here too: the courses end at different times, and each puts back what it has found.
+    # Entered here too: courses end at different times, and each restores the settings that it found.
     with torch.no_grad(), flushed_denormals():
         for course in courses:
             next(course)
@@ -41,7 +41,7 @@ def take_turns(
 
 
 def _advance(course: Course, stopping: bool) -> Result | None:
-    """Go on to the next pause, or to the end, where the course has a result."""
+    """Advance to the next pause, or to the end; return the result, if there is one."""
     try:
         if stopping:
             course.throw(KeyboardInterrupt)

@@ -1,8 +1,9 @@
-"""Runs, and parts of runs, spread over processes of this machine; the results are the same as without.
+"""Runs, and parts of runs, spread over processes of this machine; the results are the same as in one process.
 
 The processes are forks of this one, as the workers of torch's data loaders are: they start at once, share the memory of
 the data, and need nothing to be pickled, so that functions of a script or a notebook work in them. Threads do not
-survive a fork, and each process computes in one. Where forks are not safe (all systems but Linux), there are no jobs.
+survive a fork, so each process computes in a single one. Where forks are not safe (all systems but Linux), there are no
+jobs.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from proxdasa.runs.trial_parts import Together
 from proxdasa.runs.worker_pool import WorkerPool
 
 LONG = 2**29
-"""Work from which on several processes are the default; a few seconds of one core."""
+"""The amount of work from which several processes are the default; a few seconds of one core."""
 STEP = 2**16
 """The fixed cost of an iteration, in elements of the state."""
 
 
 def run_setup(setup: Setup, progress: Listening, saving: Saving | None, jobs: int | None) -> Result:
-    """Run it in up to so many processes."""
+    """Run in up to ``jobs`` processes."""
     (result,) = run_all([PendingRun(setup, saving, lambda: progress)], jobs, alone=True)
     return result
 
 
 def run_all(works: Sequence[PendingRun], jobs: int | None, alone: bool = False) -> list[Result]:
-    """Make all runs, in up to so many processes; an interruption ends the series after those that have begun.
+    """Make all runs, in up to ``jobs`` processes; an interruption ends the series after those that have begun.
 
-    ``alone`` says that there is no series: a run that stays whole then computes in as many threads as it likes.
+    ``alone`` says that there is no series: a run that stays whole then uses as many threads as torch chooses.
     """
     jobs = choose_jobs([work.setup for work in works], jobs)
     if jobs > 1 and (len(works) > 1 or any(len(work.parts) > 1 for work in works)):

@@ -51,7 +51,7 @@ class Loop:
     compile: bool
     watch: Watch | None
     first: int = 0
-    """Iterations that were made before this loop begins: its k-th is iteration first + k, by which events are named."""
+    """Iterations made before this loop: its k-th iteration has number first + k, by which events are named."""
     first_trial: int = 0
     """The number of the first trial in the whole run, for messages."""
 
@@ -70,14 +70,14 @@ class Loop:
         return result
 
     def course(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Course:
-        """The same with pauses: at first, and whenever there was more to do than to step."""
+        """The same run with pauses: one at the start, and one whenever there was more to do than to step."""
         self._listeners = Listeners(progress)
         self._kept = torch.full_like(self.start, torch.nan) if self.keep else None
         self._saving = saving
         self._checkpoints: Checkpoints | None = None
         with torch.no_grad(), flushed_denormals(), self.engine.interruptible():
             try:
-                yield  # before anything else, so that an interruption is met within this block from here on
+                yield  # before anything else, so that any interruption from here on is handled in this block
                 self._begin()
                 yield from self._iterate()
             except KeyboardInterrupt:
@@ -94,7 +94,7 @@ class Loop:
         return self._now[0]
 
     def _begin(self) -> None:
-        self._epoch = self.engine.epoch  # asked once, here, where all processes come by: they add up their shares
+        self._epoch = self.engine.epoch  # read once, here, where all processes take part: it is a sum over them
         earlier = self._restore() if self._saving else False
         if not earlier:
             with self.engine.stepping():
@@ -155,7 +155,8 @@ class Loop:
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
-        # Extra rows, such as copies kept by a mixing, are as much the agent's as its state: one that is out keeps both.
+        # Extra rows, such as copies kept by a mixing, belong to an agent as its state does: if it is out, it keeps
+        # both.
         active, before = self.engine.enter(self.first + k), dict(self.engine.extra_rows)
         new = self.algorithm.step(agents, k, state)
         if active is None:
@@ -166,7 +167,7 @@ class Loop:
         return type(new)(*(torch.where(active, moved, kept) for moved, kept in zip(new, state, strict=True)))
 
     def _check(self, state: Any, verb: str) -> Any:
-        """The state, if it is one: a mistake in a user's own method would surface far from its cause."""
+        """Return the state if it is valid: a mistake in a user's own method would surface far from its cause."""
         what, x = f"{verb} of {type(self.algorithm).__name__}", self.start
         if not isinstance(state, self.algorithm.State):
             raise TypeError(f"{what} must return its State; got {type(state).__name__}")
@@ -205,7 +206,7 @@ class Loop:
         self._listeners.report(k, self.iterations, latest)
 
     def _measure(self, metric: Metric, view: View) -> list[float]:
-        """One number for each trial; a user's own measure may give something else, which would be another trial's."""
+        """One number for each trial; other shapes, which a user's own measure may return, would mix up trials."""
         numbers = metric.of(view)
         if numbers.shape != (len(view.x),):
             wanted = f"[{len(view.x)}], a number for each trial"
@@ -257,7 +258,7 @@ class Loop:
             try:
                 write_config(whole.folder, {**self.config, "ending": ending})  # for `proxdasa resume`
                 self._checkpoints.write(Checkpoint(self.k, state, self.rows, notes))
-            except (OSError, ValueError) as error:  # neither a full disk nor a foreign checkpoint need cost the run
+            except (OSError, ValueError) as error:  # neither a full disk nor a foreign checkpoint may end the run
                 caller_warnings.warn(f"{error}; the run continues", CheckpointWarning)
 
     def _restore(self) -> bool:
@@ -271,8 +272,8 @@ class Loop:
             found = self._checkpoints.latest(self._expected().check)
             if found is None and (parts := part_folders(self._saving.folder)):
                 raise ValueError(
-                    f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which one as a "
-                    "whole cannot continue; go on as it began (without --processes), or choose another folder"
+                    f"{parts[0]} holds checkpoints of a run whose trials were computed in parts, from which a whole "
+                    "run cannot continue; continue as it began (without --processes), or choose another folder"
                 )
         if found:
             self.identity.compare(found.notes.get("first"), self._first, self.start.dtype)
@@ -306,7 +307,7 @@ class Loop:
         return Expected(self._variables, shape, self.start.dtype, self.iterations, watched)
 
     def _compute_first(self) -> Numbers:
-        """What the run computes first, which tells it from others of the same description; not counted as work."""
+        """What the run computes first, which distinguishes it from others of the same description; not counted."""
         counts, extra_rows = self.engine.counts(), dict(self.engine.extra_rows)
         with self.engine.stepping():
             state = self._check(self.algorithm.init(self.engine, self.start.clone()), "init")

@@ -1,4 +1,4 @@
-"""How often to observe, if a run is to choose: as often as keeps measuring within a share of the work.
+"""How often to observe with "auto": as often as possible while measuring takes at most a set share of the work.
 
 The choice depends on sizes alone, never on the clock, so a run has the same records wherever it is made.
 """
@@ -14,7 +14,7 @@ AUTO = "auto"
 SHARE = 0.2
 """The share of a run that measuring may take."""
 STEP = 500
-"""The cost of an iteration beside the gradient, for each coordinate of an agent, in operations of large products.
+"""The cost of an iteration besides the gradient, for each coordinate of an agent, in operations of large products.
 
 Measured: about 1,000 for a9a's perceptron, 150 for MNIST's LeNet.
 """

@@ -1,4 +1,4 @@
-"""A run that is to be made, as a whole or in parts."""
+"""A run that has not started, to be made as a whole or in parts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Listening = Progress | Sequence[Progress] | None
 
 @dataclass(frozen=True, eq=False)
 class PendingRun:
-    """A run that is to be made."""
+    """A run that has not started."""
 
     setup: Setup
     saving: Saving | None = None
     begin: Callable[[], Listening] = lambda: None
-    """Called when it starts; returns who listens to its progress."""
+    """Called when it starts; returns the listeners to its progress."""
     end: Callable[[Result], None] = lambda _: None
     """Called with its result."""
     title: str | None = None
@@ -34,7 +34,7 @@ class PendingRun:
 
     def __post_init__(self) -> None:
         whole = self.saving and any(self.saving.folder.glob("[0-9]*"))
-        # A run that was stopped as a whole, by an earlier version, goes on as one.
+        # A run that an earlier version computed and stopped as a whole continues as a whole.
         object.__setattr__(self, "parts", [range(self.setup.trials)] if whole else divide(self.setup))
 
     @property

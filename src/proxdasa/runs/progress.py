@@ -1,4 +1,4 @@
-"""Reporting the progress of a run to whoever wants to know."""
+"""Reporting the progress of a run to its callbacks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class ProgressWarning(UserWarning):
 
 
 class Listeners:
-    """The progress callbacks of a run. One that fails is not called again, and does not cost the run."""
+    """The progress callbacks of a run. One that fails is not called again; the run continues."""
 
     def __init__(self, progress: Progress | Sequence[Progress] | None) -> None:
         self._callbacks = [progress] if callable(progress) else list(progress or ())
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Context manager around work before the iterations: tells what it is and how long it took.
+        """Context manager around work before the iterations: reports what it is and how long it took.
 
-        Callbacks with a method ``note`` are told, in words.
+        Callbacks with a method ``note`` receive the text.
         """
         self._note(f"{what}, which may take a minute")
         began = time.perf_counter()

@@ -33,7 +33,7 @@ CONFIG, RECORDS, FINAL = "config.json", "records.jsonl", "final.safetensors"
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints within a results folder."""
 PART = "trials-"
-"""Begins the names of folders with checkpoints of some trials, within the folder of those of the run."""
+"""The prefix of folders with checkpoints of some trials, within the folder of the run's checkpoints."""
 LOCK = ".lock"
 """An empty file, locked while a run writes to its folder; it may stay there."""
 
@@ -66,7 +66,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
 
     If the disk has room for all but the final state, by far the largest file, the others are kept without it.
     """
-    from safetensors.torch import save  # noqa: PLC0415 - imports PyTorch, which reading records does without
+    from safetensors.torch import save  # noqa: PLC0415 - imports PyTorch, which reading records does not need
 
     lines, settings, state = format_rows(rows).encode(), _format_config(config), save(separate(tensors))
     final, failure = folder / FINAL, None
@@ -79,7 +79,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
         except OSError as error:
             raise disk.StorageError(
                 f"{folder}: the results could not be written: {disk.reason(error)}; what was there before is as it "
-                "was; they can be saved once that is mended, or into another folder"
+                "was; they can be saved once that is fixed, or into another folder"
             ) from error
         try:
             ready[FINAL] = unfinished.enter_context(disk.beside(final, state))
@@ -97,7 +97,7 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
         except OSError:
             raise disk.StorageError(
                 f"{final} could not be written: {disk.reason(failure)}; the records are saved in {folder}, the final "
-                "state is not; it can be saved once that is mended, or into another folder"
+                "state is not; it can be saved once that is fixed, or into another folder"
             ) from failure
 
 

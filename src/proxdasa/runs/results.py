@@ -15,7 +15,7 @@ from proxdasa.runs.records import Row
 
 RANDOM_ITERATE = "random_iterate"
 EXTRA = "beside."
-"""Begins the names of rows that agents keep beside the variables of the method; no variable's name has a dot."""
+"""The prefix of rows that agents keep beside the variables of the method; no variable's name has a dot."""
 SOLUTION = "solution"
 """The name of the solution in the file of the final state, which no variable of a method may have."""
 

@@ -19,7 +19,7 @@ class Saving:
     folder: Path
     every: int | None = None
     whole: Saving | None = None
-    """That of the whole run, if this is the saving of some of its trials (`runs.trial_parts`)."""
+    """The saving of the whole run, if this one is for some of its trials (`runs.trial_parts`)."""
 
     def __post_init__(self) -> None:
         if self.every is not None:

@@ -53,7 +53,7 @@ from proxdasa.runs.stopping import Stationary, Watch
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """Everything that determines a run: the arguments of `run`, which explains them, without those on its course."""
+    """Everything that determines a run: the arguments of `run`, except those that do not change the iterates."""
 
     algorithm: Algorithm
     problem: Problem
@@ -102,7 +102,7 @@ class Setup:
         check_compression(self.algorithm, self.mixing, self.conditions, self.network)
         check_conditions(self.conditions, self.network, self.mixing)
         if self.compile is True and self.exact:
-            raise ValueError("compile and exact exclude each other: compiled sums have an order of their own")
+            raise ValueError("compile and exact exclude each other: compiled code sums in another order")
         check_use_of_device(self)
 
     def settings(self) -> dict[str, Any]:
@@ -115,13 +115,13 @@ class Setup:
         settings["dtype"] = describe(self.problem.dtype)
         for name, usual in (("conditions", not self.conditions), ("device", self.device == "cpu")):
             if usual:
-                del settings[name]  # so that a run of before there was a choice is described as it was
+                del settings[name]  # so that runs from before this setting existed keep their description
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts_of(self)}
 
     def check_memory(self, agents: range | None = None, what: str | None = None, own: Problem | None = None) -> None:
         """Refuse a run that does not fit into memory where these agents (default: all) live, before allocating any.
 
-        ``own`` is the problem of these agents: another process cannot read the files of all.
+        ``own`` is the problem of these agents: a process may be unable to read the files of all.
         """
         assert isinstance(self.observe_every, int)
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
@@ -145,9 +145,9 @@ class Setup:
         return self.loop(processes).run(progress, saving)
 
     def loop(self, transport: Transport | None = None, first: int = 0) -> Loop:
-        """The loop, about to begin; it holds no more of the problem than the agents of this process need.
+        """The loop, ready to begin; it holds no more of the problem than the agents of this process need.
 
-        ``first`` is the number of its first iteration, if it goes on where another loop has ended.
+        ``first`` is the number of its first iteration, if it continues where another loop has ended.
         """
         assert isinstance(self.observe_every, int)
         config, engine, algorithm = self.config(), self.engine(transport), self.bound()
@@ -166,7 +166,7 @@ class Setup:
         if engine.writes:  # one process warns for all
             warn_of_delays(self.conditions, algorithm)
             if self.compile is True and not compiled:
-                why = obstacle(self) or "messages between processes leave a compiled step"
+                why = obstacle(self) or "messages between processes interrupt a compiled step"
                 caller_warnings.warn(f"compile: steps are not compiled, and take longer: {why}", CompileWarning)
         return Loop(
             config=config,
@@ -209,12 +209,12 @@ class Setup:
         return Processes(task._replace(problem=own), transport, self.exact)
 
     def _check_buffers(self, own: Problem) -> None:
-        """Refuse running statistics that do not fit the rest; a problem knows of them once it has its own data."""
+        """Refuse running statistics that other settings exclude; a problem knows of them once it has its own data."""
         course = self.conditions, self.random_iterate
         check_buffers(own, self.algorithm, self.network, self.mixing, *course)
 
     def check_weights(self) -> None:
-        """Refuse weights per trial, of the regularizer or of one in a measure, whose number is not that of trials."""
+        """Refuse per-trial weights, of the regularizer or of one in a measure, unless there is one for each trial."""
         measured = {metric.name: metric.parameters for metric in self.metrics}
         for name, thing in (("regularizer", self.regularizer), ("metrics", measured)):
             check_weights(thing, name, self.trials, self.problem.dtype)
@@ -226,10 +226,10 @@ class Setup:
 
     @property
     def place(self) -> dict[str, Any]:
-        """What tells checkpoints of this set-up from those of others with the same configuration."""
+        """What distinguishes the checkpoints of this setup from those of others with the same configuration."""
         periods, compression = periods_of(self.problem), getattr(self.mixing, "compression", None)
         random = self.conditions or (compression and compression.compressor.words(self.problem.dim))
-        # Events have not always repeated with the samples: a run that began when they did not must not go on so.
+        # In earlier versions events did not repeat with the samples: a run that began so must not continue otherwise.
         return {"events": periods} if random and min(periods, default=self.trials) < self.trials else {}
 
     def random_iterates(self) -> dict[int, list[int]]:
@@ -237,7 +237,7 @@ class Setup:
         return draw_random_iterates(self.bound(), self.iterations, self.trials, self.seed)
 
     def bound(self) -> Algorithm:
-        """The algorithm with its schedules bound to n and K and its per-trial parameters as the run computes."""
+        """The algorithm with its schedules bound to n and K and its per-trial parameters in the run's type."""
         device = torch.device(self.device)
         return bind(self.algorithm, self.network.n, self.iterations, self.trials, self.problem.dtype, device)
 
@@ -307,8 +307,8 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
             gradients), beside the last iterate.
         compile: run blocks of iterations through `torch.compile`: True, False, or "auto", which does it for runs that
             are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
-            settings alone, and stands in the facts of the result's configuration. Needs a C++ compiler; where steps
-            cannot be compiled, a `CompileWarning` says why, and the run does without.
+            settings alone, and is noted in the facts of the result's configuration. Needs a C++ compiler; where steps
+            cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.
@@ -341,7 +341,7 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         >>> result.stopped is None, result.iterations
         (True, 200)
     """
-    from proxdasa.runs.jobs import run_setup  # noqa: PLC0415 - it makes parts, which are set-ups
+    from proxdasa.runs.jobs import run_setup  # noqa: PLC0415 - it imports this module
 
     call = _Call(*args, **settings)
     saving = Saving.of(call.checkpoints, call.checkpoint_every)

@@ -56,7 +56,7 @@ def check_names(problem: Any) -> None:
 
 
 def check_use_of_device(setup: Any) -> None:
-    """Refuse what another device than the CPU cannot do."""
+    """Refuse settings that a device other than the CPU does not support."""
     device, problem = setup.device, setup.problem
     if device == "cpu":
         return
@@ -75,7 +75,7 @@ def check_use_of_device(setup: Any) -> None:
 
 
 def check_processes(device: str) -> None:
-    """Refuse agents in several processes on another device than the CPU."""
+    """Refuse agents in several processes on a device other than the CPU."""
     if device != "cpu":
         raise ValueError(
             f'processes exchange rows of the CPU, and device = "{device}" is for runs in one process; leave one of '
@@ -86,7 +86,7 @@ def check_processes(device: str) -> None:
 def check_method(
     algorithm: Algorithm, network: Network, regularizer: Regularizer, mixing: Mixing, metrics: Sequence[Metric]
 ) -> None:
-    """Refuse what the method's theory excludes and the method itself cannot see."""
+    """Refuse settings that the method's theory excludes but the method itself cannot check."""
     method = algorithm.facts
     if SOLUTION in algorithm.State._fields:
         raise ValueError(f"{method.title}: no variable may be called {SOLUTION}, the name of the result; rename it")
@@ -121,7 +121,7 @@ def check_method(
 
 
 def check_conditions(conditions: Sequence[Condition], network: Network, mixing: Mixing) -> None:
-    """Refuse conditions that are none, and mixings for which a changing W is not W."""
+    """Refuse objects that are not conditions, and mixings that need the same W in every round."""
     listed = isinstance(conditions, Sequence) and not any(isinstance(each, type) for each in conditions)
     if not listed or not all(callable(getattr(each, "begin", None)) for each in conditions):
         raise TypeError(f"conditions must be a list of proxdasa.conditions, such as LinkLoss(0.1); got {conditions!r}")
@@ -139,7 +139,7 @@ def check_conditions(conditions: Sequence[Condition], network: Network, mixing: 
 
 
 def warn_of_delays(conditions: Sequence[Condition], algorithm: Algorithm) -> None:
-    """Warn if messages are late and the method needs means over agents that then are wrong for ever."""
+    """Warn if messages are late and the method relies on means over agents, which they change permanently."""
     facts = algorithm.facts
     if not longest_delay(conditions) or not (facts.tracking or facts.keeps_errors):
         return
@@ -147,16 +147,16 @@ def warn_of_delays(conditions: Sequence[Condition], algorithm: Algorithm) -> Non
         tracker, tracked = facts.tracking
         why = (
             f"has a tracker, {tracker}, and messages that are late change its mean, which then differs from that of "
-            f"{tracked} for ever"
+            f"{tracked} forever"
         )
     else:
         why = (
             "adds up differences between neighbours from the first iteration on, and messages that are late change "
-            "their mean over agents, which should be 0, for ever"
+            "their mean over agents, which should be 0, forever"
         )
     caller_warnings.warn(
         f"{facts.title} {why}: the method will end away from the solution. Methods that forget such errors, such as "
-        "Prox-DASA, do not mind",
+        "Prox-DASA, are not affected",
         TrackerWarning,
     )
 

@@ -63,13 +63,13 @@ class Stationary:
 
 
 class Satisfied(Protocol):
-    """What the rule needs of an engine."""
+    """What the rule needs from an engine."""
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step of γΨ, row by row."""
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum over all who decide together."""
+        """The sum over all processes that decide together."""
 
 
 class Watch:
@@ -89,13 +89,13 @@ class Watch:
         return self.finished(lost)
 
     def note(self, engine: Satisfied, k: int, state: Any) -> Tensor:
-        """Look at the state after k iterations; which trials have passed often enough in a row by now."""
+        """Look at the state after k iterations; return which trials have passed often enough in a row by now."""
         passed = self._all_satisfied(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
         self.streaks = torch.where(passed, self.streaks + 1, 0)
         return self.streaks >= self.rule.patience
 
     def skip(self, made: int, k: int) -> None:
-        """Go on with iteration k after ``made`` of them: z forgets nothing in those between, and streaks begin anew."""
+        """Continue at iteration k after ``made`` of them: z forgets nothing in those skipped, and streaks restart."""
         self._weight_of_start(made)
         self._made = max(self._made, k)
         self.streaks.zero_()
@@ -119,7 +119,7 @@ class Watch:
         γ = self._algorithm.mapping_gamma
         mapping = (state.x - engine.prox(state.x - γ * self._averaging.z(state), γ)) / γ
         unsatisfied = ~(mapping.square().sum(-1) <= self.rule.tolerance)  # NaN does not satisfy an agent
-        # Counting those who are not satisfied needs one sum, and no process has to know n.
+        # Counting agents that are not satisfied needs one sum, and no process has to know n.
         return engine.total(unsatisfied.sum(-1)).cpu() == 0
 
     def _weight_of_start(self, k: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""A run in parts: some of its trials each, computed one by one or in several processes, and put together again.
+"""A run in parts, each with some of its trials: computed one by one or in several processes, and merged.
 
 How numbers are rounded depends on how many trials are computed in one stack. So the parts of a run depend on its sizes
 alone, and each is computed in one thread wherever it is computed: the results have the same bits for any number of
-processes. Trials share nothing, so a part needs to know nothing of the others.
+processes. Trials share nothing, so a part need not know about the others.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 
 SIZE = 2**18
-"""Elements of a state variable in a part, at least: with fewer, the fixed costs of a step outweigh its arithmetic."""
+"""The fewest elements of a state variable in a part: with fewer, the fixed costs of a step outweigh its arithmetic."""
 
 
 def divide(setup: Setup) -> list[range]:
     """The trials of each part; a single range if the run stays whole.
 
-    A run ends by a stopping rule when all its trials are done, the costs of one whose network fails are means over its
-    trials, and compiled and exact steps have orders of their own; such runs stay whole.
+    Some runs stay whole: a stopping rule waits for all trials, the costs of a run whose network fails are means over
+    its trials, and compiled and exact steps have their own order of sums.
     """
     whole = [range(setup.trials)]
-    if setup.device != "cpu":  # one process, and one stack is what such a device is fast at
+    if setup.device != "cpu":  # which is used by one process, and is fast at large stacks
         return whole
     together = setup.stop or setup.conditions or compiles(setup) or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
         return whole
-    # A measure or a regularizer of a user may hold values by trial that we know nothing of.
+    # A user's own measure or regularizer may hold per-trial values that we do not know of.
     if not all(map(is_ours, [*(metric.of for metric in setup.metrics), setup.regularizer])):
         return whole
     unit = next(iter(periods_of(setup.problem)), 1)
@@ -50,7 +50,7 @@ def divide(setup: Setup) -> list[range]:
         return whole
     units = setup.trials // unit
     most = min(units, setup.trials * setup.network.n * setup.problem.dim // SIZE)
-    # Parts of one size, if a little fewer can have it: otherwise processes wait for the one with the larger part.
+    # Prefer parts of equal size, even if they are slightly fewer: otherwise processes wait for the largest part.
     count = next((fewer for fewer in range(most, max(1, most // 2), -1) if units % fewer == 0), most)
     if count < 2:
         return whole
@@ -84,11 +84,11 @@ class Part(Setup):
 
     @property
     def place(self) -> dict[str, Any]:
-        """The trials, which tell its checkpoints from those of other parts."""
+        """The trials, which distinguish its checkpoints from those of other parts."""
         return super().place | {"part": [self.chosen.start, self.chosen.stop]}
 
     def config(self) -> dict[str, Any]:
-        """That of the whole run."""
+        """The configuration of the whole run."""
         return self.whole.config()
 
     def bound(self) -> Algorithm:
@@ -105,7 +105,7 @@ class Part(Setup):
         return self.whole.start(agents)[self.chosen.start : self.chosen.stop].clone()
 
     def random_iterates(self) -> dict[int, list[int]]:
-        """Those of these trials."""
+        """The random iterates of these trials."""
         return {
             k: own
             for k, trials in self.whole.random_iterates().items()
@@ -169,7 +169,8 @@ class Together:
         least = min(running, default=max(self._made))
         for k in sorted(k for k in self._waiting if k <= least):
             found = self._waiting.pop(k)
-            # Parts of a resumed run may have gone on from different iterations; what only some observe again is known.
+            # Parts of a resumed run may continue from different iterations; what only some observe again was reported
+            # before.
             if len(found.keys() | self._diverged) == len(self._parts):
                 self._shown = k
                 self._listeners.report(k, self._iterations, [row for _, part in sorted(found.items()) for row in part])
@@ -181,8 +182,8 @@ class Together:
 def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Result:
     """The result of the run from those of its parts.
 
-    If it was interrupted, parts may have come differently far. Records are kept as far as there are those of all; each
-    part goes on from where it was.
+    If it was interrupted, some parts may be further than others. Records are kept up to where all parts have them; each
+    part continues from where it was.
     """
     ends = [result.stopped for result in results]
     interrupted = "interrupted" in ends

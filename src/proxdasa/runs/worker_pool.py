@@ -1,4 +1,4 @@
-"""Forked processes that make runs, or parts of runs, and the one that hands them out and puts the results together."""
+"""Forked processes that make runs, or parts of runs, and the pool that hands these out and merges the results."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from proxdasa.runs.results import SOLUTION, Result
 from proxdasa.runs.trial_parts import Together
 
 TOLD = ("config", "records", "iterations", "stopped", "diverged", "stationary")
-"""What a process tells of a result besides its tensors."""
+"""What a process sends of a result besides its tensors."""
 LOOK = 0.2
-"""Seconds from one look for signals to the next."""
+"""Seconds between two checks for signals."""
 
 
 class WorkerPool:
-    """Makes runs in up to ``jobs`` processes at a time: as many for each as it has parts and there are left."""
+    """Makes runs in up to ``jobs`` processes at a time; a run gets one for each part, as long as some are left."""
 
     def __init__(self, jobs: int, works: Sequence[PendingRun]) -> None:
         self._jobs, self._works = jobs, works
@@ -48,16 +48,17 @@ class WorkerPool:
     def run(self) -> list[Result]:
         """The results, in order; without those of runs that had not begun when all were interrupted.
 
-        If a process dies, the others go on, since the parts of a run are saved on their own; then a PeerError says so.
+        If a process dies, the others go on, since the parts of a run are saved separately; at the end a PeerError says
+        so.
         """
         try:
             with signals.heeding(self.stop):
-                while self._hire() or self._workers():
+                while self._start_runs() or self._workers():
                     if self._asked:
-                        self._press()
+                        self._stop_workers()
                     channels = {worker.channel: worker for worker in self._workers()}
                     for channel in wait(list(channels), LOOK):
-                        self._hear(channels[channel])  # type: ignore[index]
+                        self._receive(channels[channel])  # type: ignore[index]
         finally:
             for worker in self._workers():
                 worker.process.kill()
@@ -68,12 +69,12 @@ class WorkerPool:
 
     def stop(self) -> None:
         """Interrupt all runs."""
-        self._asked = True  # and no more, because signals arrive between any two channels
+        self._asked = True  # nothing else, because a signal may arrive between any two lines
 
     def _workers(self) -> list[_Worker]:
         return [worker for run in self._begun.values() for worker in run.workers]
 
-    def _press(self) -> None:
+    def _stop_workers(self) -> None:
         """Ask all processes to save what they have and to stop; after a while, kill them."""
         if self._deadline is None:
             self._deadline = time.monotonic() + GRACE
@@ -83,8 +84,8 @@ class WorkerPool:
             for worker in self._workers():
                 worker.process.kill()
 
-    def _hire(self) -> bool:
-        """Begin as many runs as there is room for; whether there was one."""
+    def _start_runs(self) -> bool:
+        """Start as many runs as there is room for; return whether any was started."""
         began = False
         while self._waiting and not self._asked and (free := self._jobs - len(self._workers())):
             number = self._waiting.pop(0)
@@ -93,8 +94,8 @@ class WorkerPool:
             began = True
         return began
 
-    def _hear(self, worker: _Worker) -> None:
-        """Receive what a process has to say, or notice that it has ended."""
+    def _receive(self, worker: _Worker) -> None:
+        """Receive a message from a process, or notice that it has ended."""
         number, run = next((number, run) for number, run in self._begun.items() if worker in run.workers)
         try:
             kind, *content = worker.channel.recv()
@@ -128,7 +129,7 @@ class WorkerPool:
         self._lost.append(
             f"the process that computed {what} of {run.work.name} ended with {signals.describe_exit(code)}{hint}"
         )
-        if run.work.saving is None:  # without checkpoints there is nothing to put together later
+        if run.work.saving is None:  # without checkpoints there is nothing to merge later
             for worker in run.workers:
                 worker.process.kill()
 
@@ -152,7 +153,7 @@ class _Run:
         self.together = Together(work.begin(), work.parts)
 
     def start(self, most: int) -> None:
-        """Start up to so many processes, and divide the parts among them."""
+        """Start up to ``most`` processes, and divide the parts among them."""
         count = min(most, len(self.work.parts))
         if len(self.work.parts) > 1:
             self.work.setup.check_memory()
@@ -181,14 +182,14 @@ class _Worker:
         context = multiprocessing.get_context("fork")
         self.process: BaseProcess = context.Process(target=_work, args=(work, parts, theirs), daemon=True)
         with signals.ignored(), warnings.catch_warnings():
-            # From Python 3.12 on a fork of a process with threads warns; ours use none that they inherit.
+            # Since Python 3.12, forking a process with threads warns; our forks use none that they inherit.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.process.start()
         theirs.close()  # so that the channel ends with the process
 
 
 class _Channel:
-    """The channel of a forked process to the one that hands out work. An interruption waits until a message is sent."""
+    """The channel from a forked process to the pool. An interruption waits until a message is sent."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel, self._sending, self._asked = channel, False, False
@@ -231,13 +232,13 @@ def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> Non
     for part, result in zip(parts, results, strict=True):
         told = {name: getattr(result, name) for name in TOLD}
         point = {} if result.proximal_point is None else {SOLUTION: result.proximal_point}
-        with suppress(KeyboardInterrupt):  # nobody is there
+        with suppress(KeyboardInterrupt):  # the pool is gone
             channel.send("result", part, told, save(separate({**result.state, **point})))
 
 
 @contextmanager
 def _forwarded_warnings(channel: _Channel) -> Iterator[None]:
-    """Context manager: warnings are sent, and given where the run was called."""
+    """Context manager: warnings are sent to the pool, which issues them where the run was called."""
 
     def forward(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         known = category if _pickles(category) else UserWarning
@@ -252,7 +253,7 @@ def _forwarded_warnings(channel: _Channel) -> Iterator[None]:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, with a note on where it was raised; a plain one in its place if it cannot be sent."""
+    """The error, with a note on where it was raised; a RuntimeError in its place if it cannot be sent."""
     sent = error if _pickles(error) else RuntimeError(f"{type(error).__name__}: {error}")
     sent.add_note("in a forked process:\n" + "".join(traceback.format_exception(error)))
     return sent

@@ -38,7 +38,7 @@ class Law(NamedTuple):
 
 
 def law(usually: str) -> Callable[[Callable[[Case], None]], Law]:
-    """Decorator that makes a law of a check; the check's docstring says what is required."""
+    """Decorator that turns a check into a law; the check's docstring says what is required."""
     return lambda check: Law(check.__name__, " ".join((check.__doc__ or "").split()), usually, check)
 
 

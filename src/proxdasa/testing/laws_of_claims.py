@@ -110,7 +110,7 @@ def tracking(case: Case) -> None:
 
 @law(
     usually="a value of the last iteration that is computed again from k − 1; the last iteration of an agent that was "
-    "out is another, and what it needs of that must be in its state"
+    "out is a different one, and what it needs from that must be in its state"
 )
 def pausing(case: Case) -> None:
     """The mean over agents of a tracker equals that of what it tracks also if links fail and agents pause."""
@@ -157,7 +157,7 @@ def late(case: Case) -> None:
         )
 
 
-@law(usually="facts.averaging names another variable or step size, or z averages something else than gradients")
+@law(usually="facts.averaging names another variable or step size, or z averages something other than gradients")
 def averaging(case: Case) -> None:
     """With constant gradients, z̄ approaches them as declared: z̄ − ḡ shrinks by 1 − α_k in step k."""
     declared = case.algorithm.facts.averaging
@@ -177,7 +177,7 @@ def averaging(case: Case) -> None:
 
 @law(usually="norms, sums or sorting over coordinates, or a step that depends on d; leave facts.coordinatewise out")
 def slices(case: Case) -> None:
-    """If facts declare that steps take each coordinate by itself, some of the coordinates do what they do among all."""
+    """If facts declare that steps take each coordinate by itself, a part of them evolves as it does among all."""
     if not case.algorithm.facts.coordinatewise:
         raise NotApplicable("facts.coordinatewise does not declare it")
     setup = case.setup(quadratic(), case.star, regularizer=case.regularizer)

@@ -125,7 +125,7 @@ def replay(case: Case) -> None:
          walk(setup.bound(), setup.engine(), middle, half)),
     ):  # fmt: skip
         if changed := changed_names(end, other):
-            raise Violation(f"{what} gave another {changed}")
+            raise Violation(f"{what} gave a different {changed}")
 
 
 @law(usually="agents.n, agents.mean or other attributes of an engine; an agent has no access to the whole network")

@@ -95,7 +95,7 @@ def processes(case: Case) -> None:
 
 @law(usually="memory outside of the state, or two variables that must be the same tensor")
 def resuming(case: Case) -> None:
-    """A run that continues from a checkpoint has the same bits as one that was not interrupted, in any weather."""
+    """A run that continues from a checkpoint has the same bits as one that was not interrupted, even if links fail."""
 
     def interrupt(k: int, _iterations: int, _rows: Any) -> None:
         if k == STEPS // 2:
@@ -111,7 +111,7 @@ def resuming(case: Case) -> None:
         if changed := [name for name in whole.state if not torch.equal(whole.state[name], resumed.state[name])]:
             weather = "while links failed and agents paused " if chosen else ""
             raise Violation(
-                f"after resuming at iteration {STEPS // 2} {weather}the run ended with another {', '.join(changed)}"
+                f"after resuming at iteration {STEPS // 2} {weather}the run ended with a different {', '.join(changed)}"
             )
 
 

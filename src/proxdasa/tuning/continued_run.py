@@ -1,4 +1,4 @@
-"""A method from the middle of a run, for a search whose rungs go on where the last one ended."""
+"""A method that starts in the middle of a run, for a search whose rungs continue where the last one ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Continued:
     """A method after its first k₀ iterations: iteration k is its iteration k₀ + k, with the same α and samples.
 
     ``algorithm`` is bound to n and to the K of the whole run, so that a step size such as √(n/K) does not change from
-    rung to rung; `runs.binding.bind` leaves it as it is, because it is no schedule.
+    rung to rung; `runs.binding.bind` leaves it as it is, because it is not a schedule.
     """
 
     algorithm: Algorithm
@@ -29,7 +29,7 @@ class Continued:
     extra_rows: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     """What the agents kept beside it."""
     rounds: int = 0
-    """The rounds of communication so far, by which a graph that changes knows its weights."""
+    """The rounds of communication so far, which determine the weights of a graph that changes."""
     step_sizes: Alpha | None = field(default=None, repr=False)
     """α_{k₀ + k}, if the method averages gradients."""
 

@@ -1,4 +1,4 @@
-"""Settings to try if nobody gives a range: step sizes over decades around what the problem's curvature allows."""
+"""Settings to try if no range is given: step sizes over decades around what the problem's curvature allows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LARGEST = 0.5
 TINY = 1e-6
 """A parameter of a schedule so small that no cap is reached, to find the slope of α in it."""
 LOOKS = 200
-"""Iterations at which a schedule is looked at."""
+"""The number of iterations at which a schedule is evaluated."""
 
 
 def searched(algorithm: Algorithm, fixed: Sequence[str] = ()) -> list[str]:
-    """The parameters that a quick search changes: the step, and the scale of α unless that is fixed or no schedule."""
+    """The parameters that a quick search changes: the step, and the scale of α if that is a schedule and not fixed."""
     facts, names = algorithm.facts, tunable(algorithm)
     if facts.step is None or facts.step not in names:
         raise ValueError(

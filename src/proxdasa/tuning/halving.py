@@ -26,7 +26,7 @@ from proxdasa.tuning.settings import Setting
 RUNS = 1.25
 """The cost of the rungs that compare settings, in runs of K iterations; the best is then followed to the end."""
 KEPT = 3
-"""One in so many settings goes on to the next rung."""
+"""One in this many settings advances to the next rung."""
 FOLLOWED = 5
 """The most settings that are followed to the end, one after the other until one ends well."""
 RUNGS = "rungs"
@@ -90,7 +90,7 @@ class Halving:
 
     @property
     def passes(self) -> int:
-        """Passes over the data besides, to estimate L and to measure, at most; a run makes about 100 to measure."""
+        """The most passes over the data that estimate L and measure; a run makes about 100 to measure."""
         return ESTIMATES + 1 + sum(2 * rung.settings if rung.settings > 1 else LOOKS + 1 for rung in self.rungs)
 
     @property
@@ -134,13 +134,13 @@ def halve(
 ) -> Halving:
     """Compare settings in rungs: stacked runs with ever fewer settings and ever more iterations.
 
-    A rung goes on from the states in which the one before it ended, and step sizes that depend on K have the K of the
-    set-up in all rungs. So what is compared is the beginning of the run that `proxdasa.run` would make with a setting,
+    A rung continues from the states in which the one before it ended, and step sizes that depend on K have the K of the
+    setup in all rungs. So what is compared is the beginning of the run that `proxdasa.run` would make with a setting,
     and nothing is computed twice. The best setting is followed to iteration K, since one that begins well may diverge
-    later. If it does, or ends no better than the next one was before, that one is followed too, and so on.
+    later. If it does, or ends no better than the next one was in its last rung, that one is followed too, and so on.
 
-    With ``saving`` the end of each rung is kept, in a folder of its own. The same search then makes no finished rung
-    again, and continues an interrupted one from its last checkpoint.
+    With ``saving`` the end of each rung is kept, in a folder of its own. The same search then skips finished rungs, and
+    continues an interrupted one from its last checkpoint.
     """
     race = _Race(base, _lean(base, measure), measure, Search(base, settings).check(measure, largest), progress, saving)
     ranking: list[Outcome] = []
@@ -171,7 +171,7 @@ def plan_rungs(settings: int, iterations: int) -> list[Rung]:
 
 
 class _Place(NamedTuple):
-    """Where a setting is."""
+    """How far a setting has come."""
 
     setting: Setting
     k: int
@@ -184,7 +184,7 @@ class _Place(NamedTuple):
 
 @dataclass(eq=False)
 class _Race:
-    """The rungs so far, and where each setting is."""
+    """The rungs so far, and how far each setting has come."""
 
     base: Setup
     lean: Setup
@@ -194,10 +194,10 @@ class _Race:
     saving: Saving | None
     rungs: list[Rung] = field(default_factory=list)
     _places: list[_Place] = field(default_factory=list)
-    """Where settings were; the last entry of a setting counts."""
+    """How far settings have come; the last entry of a setting counts."""
 
     def go(self, settings: Sequence[Setting], last: int, looks: int = 1) -> list[Outcome]:
-        """Go on with settings that are equally far, as one stack, and rank them after ``last`` iterations."""
+        """Continue settings that have come equally far, as one stack, and rank them after ``last`` iterations."""
         places = self._find(settings)
         first, rounds = (places[0].k, places[0].rounds) if places else (0, 0)
         stacked = Search(self.lean, settings).setup
@@ -244,12 +244,12 @@ class _Race:
         return bool(outcome.fault), 0.0 if outcome.fault else -outcome.mean if self.more else outcome.mean
 
     def _find(self, settings: Sequence[Setting]) -> list[_Place]:
-        """Where these settings are, if they have begun."""
+        """How far these settings have come, if they have begun."""
         known = [next((at for at in reversed(self._places) if at.setting == setting), None) for setting in settings]
         return [place for place in known if place]
 
     def _next_saving(self, iterations: int) -> Saving | None:
-        """Where the next rung is saved: in any case at its end, so that it need not be made again."""
+        """Where the next rung is saved: at least at its end, so that it need not be repeated."""
         if self.saving is None:
             return None
         pace = min(self.saving.every or iterations, iterations)
@@ -264,7 +264,7 @@ class _Race:
 
 
 def _lean(base: Setup, measure: str) -> Setup:
-    """The set-up with what a rung needs alone: the measure, unless it is a score, and no rule for stopping."""
+    """The setup with only what a rung needs: the measure, unless it is a score, and no rule for stopping."""
     wanted = [metric for metric in base.metrics if metric.name == measure]
     return dataclasses.replace(base, metrics=wanted or base.metrics, stop=None)
 

@@ -40,7 +40,7 @@ class Outcome:
     fault: str = ""
     """Why it cannot be ranked, such as "diverged"; empty if it can."""
     after: int | None = None
-    """In a quick search, the iterations after which it was measured and, unless it is the best, left behind."""
+    """In a quick search, the iterations after which it was measured and, unless it is the best, dropped."""
 
     @property
     def mean(self) -> float:

@@ -43,7 +43,7 @@ def with_weights(regularizer: Regularizer, values: Mapping[str, Number]) -> Regu
     names = searchable_weights(regularizer)
     if unknown := [name for name in values if name not in names]:
         raise ValueError(
-            f"{unknown[0]} cannot be searched: it is no weight of {type(regularizer).__name__}; accepted: "
+            f"{unknown[0]} cannot be searched: it is not a weight of {type(regularizer).__name__}; accepted: "
             f"{', '.join(names) or 'none'}"
         )
     changed: Regularizer = _replace(regularizer, PREFIX, values)

@@ -1,4 +1,4 @@
-"""A search: many settings of a method's parameters in one run, and what came of them."""
+"""A search: many settings of a method's parameters in one run, and their outcomes."""
 
 from __future__ import annotations
 

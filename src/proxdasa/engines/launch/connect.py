@@ -18,7 +18,7 @@ from proxdasa.engines.messages.transport import CPU, Transport
 GRACE = 1.0
 """Seconds in which other processes that met the same error can report it before MPI ends them all."""
 PATIENCE = 10.0
-"""Seconds that a process which only learned of an error waits for the one that met it to end them all."""
+"""Seconds that a process that only learned of an error waits for the process that met it to end them all."""
 
 
 def connect(

@@ -16,7 +16,7 @@ from proxdasa.engines.launch.environment import LIFELINE, RENDEZVOUS, START
 from proxdasa.exit_codes import FINAL, Code, foremost
 
 WATCH = 0.05
-"""Seconds from one look at the processes to the next."""
+"""Seconds between two polls of the processes."""
 GRACE = 30.0
 """Seconds that processes have to write a checkpoint after they were asked to stop, before they are killed."""
 LOSS = 5.0
@@ -46,7 +46,7 @@ def launch(
                 codes = _watch(children, asked)
             silent = not (Path(folder) / REPORTED).exists()
         code = foremost([code for code in codes if code is not None])
-        # Processes that were asked to stop may end in several ways, some by our own kill; to the user all are one.
+        # Processes that were asked to stop may end in several ways, some by our own kill; the user sees one outcome.
         if asked and code not in FINAL and codes.count(0) < processes:
             code = Code.INTERRUPTED
         if code == Code.INTERRUPTED and silent:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 ASKING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 KILL = getattr(signal, "SIGKILL", 0)
-"""The signal that ends a process without a word, which a system short of memory sends."""
+"""The signal that ends a process at once; a system that is short of memory sends it."""
 PAUSE = 0.02
 """Seconds after which a waiting thread looks for signals."""
 
@@ -27,7 +27,7 @@ PAUSE = 0.02
 def handle(act: Callable[[int], None], once: bool = False) -> Iterator[None]:
     """Context manager: call ``act`` on each signal or, with ``once``, on the first of each kind.
 
-    A second one then does what it did outside.
+    A second signal of the same kind then has the effect that it had before.
     """
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -56,7 +56,7 @@ def interrupting() -> Iterator[None]:
 def heeding(act: Callable[[], None], once: bool = True) -> Iterator[None]:
     """Context manager: signals that would raise an exception call ``act`` instead; with ``once``, a second one raises.
 
-    A signal that ends the process at once, as SIGTERM does unless somebody handles it, still does.
+    A signal that ends the process at once, as SIGTERM does unless it is handled, still does.
     """
 
     def on_signal(number: int, _: FrameType | None) -> None:
@@ -69,7 +69,7 @@ def heeding(act: Callable[[], None], once: bool = True) -> Iterator[None]:
 
 
 def obey(act: Callable[[], None]) -> None:
-    """In a process that another one has forked: only SIGTERM asks to stop, and only once; Ctrl-C reaches both."""
+    """In a forked process: call ``act`` on the first SIGTERM, and ignore Ctrl-C, which reaches the parent too."""
 
     def on_signal(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -112,7 +112,7 @@ def call_in_thread(act: Callable[[], T]) -> T:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     while thread.is_alive():
-        thread.join(PAUSE)  # not for ever: a signal that arrives just before the wait would not wake it
+        thread.join(PAUSE)  # not indefinitely: a signal that arrives just before the wait would not wake it
     if errors:
         raise errors[0]
     return results[0]
@@ -138,7 +138,7 @@ def describe_exit(code: int) -> str:
 
 @contextmanager
 def _replace_handlers(handler: Any, deadly: bool = True) -> Iterator[dict[int, Any]]:
-    """Context manager: set the handler of all signals that are not ignored; yields the handlers before.
+    """Context manager: set the handler of all signals that are not ignored; yields the previous handlers.
 
     Without ``deadly``, signals that end the process at once are left alone.
     """

@@ -1,1 +1,1 @@
-"""Messages between agents that live in different processes: who needs which rows, and the ways they travel."""
+"""Messages between agents that live in different processes: which rows go where, and how they travel."""

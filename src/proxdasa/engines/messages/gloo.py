@@ -32,12 +32,12 @@ T = TypeVar("T")
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 FAILURE = "failure"
 WATCH = 0.02
-"""Seconds from one look at the store to the next."""
+"""Seconds between two polls of the store."""
 
 
 @final
 class Torch:
-    """Processes that torch.distributed connects: it also has their sums, and the store in which they leave word."""
+    """Processes that torch.distributed connects: it also provides their sums, and the store for their notices."""
 
     def __init__(
         self,
@@ -103,27 +103,27 @@ class Torch:
     def _post_together(self, messages: Sequence[dist.P2POp]) -> list[tuple[int, Any]]:
         """Post all messages as one operation, because NCCL runs single ones in order and could deadlock.
 
-        A failure then does not say which peer was lost; the first is a guess that `find_lost` looks into.
+        A failure then does not say which peer was lost; the first is a guess that `find_lost` checks.
         """
         peer = messages[0].peer
         return [(peer, work) for work in self._attempt(peer, partial(dist.batch_isend_irecv, list(messages)))]
 
     def _attempt(self, peer: int, act: Callable[[], T]) -> T:
-        """Do something that fails if ``peer`` is lost."""
+        """Call ``act``, which fails if ``peer`` is lost."""
         began = time.perf_counter()
         try:
             return act()
         except RuntimeError as error:
             # gloo raises the same exception for a peer that has ended and for one that is silent, but only waits out
-            # the timeout for the latter. (A wait is over some microseconds before the clock says so.)
+            # the timeout for the latter. (A wait may end some microseconds early by this clock.)
             silent = time.perf_counter() - began > 0.99 * self._timeout.total_seconds()
             raise self._lost(peer, silent) from error
 
     def _lost(self, missed: int, timed_out: bool) -> LostError:
         """Find out which process is lost.
 
-        Everyone notices a process that has ended. A silent one is noticed by those who wait for it; they hang up on
-        their own neighbours then, and say in the store that they were waiting.
+        All processes notice one that has ended. Only those that wait for a silent one notice it; they then close their
+        own connections, and note in the store that they were waiting.
         """
 
         def announce() -> None:
@@ -143,14 +143,14 @@ class Torch:
         return LostError(peer, silence if timed_out else "its process has ended")
 
     def _ask_store(self, question: Callable[[], T], otherwise: T) -> T:
-        """What the store answers; ``otherwise`` if it has gone, or is behind the same broken link and too slow."""
+        """The store's answer, or ``otherwise`` if the store is gone, or too slow behind the same broken link."""
         answers: list[T] = []
 
         def ask() -> None:
             with suppress(RuntimeError):
                 answers.append(question())
 
-        # In a thread that is left behind if need be: a store that cannot be reached blocks for its own, long timeout.
+        # Ask in a thread, which is abandoned if necessary: an unreachable store blocks for its own, long timeout.
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(4 * DOUBT)
@@ -186,7 +186,7 @@ def join_torch(interface: str | None = None, timeout: float = TIMEOUT, device: t
         else:
             store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=limit))  # type: ignore[attr-defined]
             start = _count_starts(store, rank, size, timeout)
-        # After a restart torchrun's store still has the addresses of the processes before.
+        # After a restart torchrun's store still has the addresses of the earlier processes.
         store = dist.PrefixStore(f"start-{start}", store)  # type: ignore[attr-defined]
         store.set_timeout(limit)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit)
@@ -224,7 +224,7 @@ def _count_starts(store: Any, rank: int, size: int, timeout: float) -> int:
     """How often these processes have been started with this store, which torchrun keeps across restarts.
 
     Torchrun's own count of restarts is not the same on all machines. Process 0 counts and publishes the count with the
-    names of the others; a process takes it only if its own name is there, so never one that an earlier start has left.
+    names of the others; a process takes it only if its own name is there, so never a count left by an earlier start.
     """
     name, deadline = uuid.uuid4().hex, time.monotonic() + timeout
 

@@ -57,7 +57,7 @@ class Late(NamedTuple):
     ages: Tensor
     """The age of what travels over each directed link, ``[trials, directed links]``; see `Weather.noise`."""
     span: int
-    """How many rows of an agent stand behind each other: the present one, and older ones."""
+    """How many rows of an agent are joined end to end: the current one, followed by older ones."""
 
 
 class Crossing(NamedTuple):
@@ -140,8 +140,8 @@ class Halo:
     ) -> Buffers:
         """Messages out, with their rows, messages in, and a table of zeros, if only some links are up.
 
-        Events are named, so the receiver knows which rows come, and of which age if messages are late, without being
-        told.
+        Events are named, so the receiver knows without being told which rows arrive and, if messages are late, their
+        ages.
         """
         (batch, _, width), span = x.shape, late.span if late else 1
         out: dict[int, Message] = {}
@@ -156,11 +156,11 @@ class Halo:
                 (into, crossing.theirs, crossing.into, count),
             ):
                 chosen = (ends * span + late.ages[:, links]) if late else ends.expand(len(up), -1)
-                # A row travels if any link needs it; links are counted, because torch does not add truth values.
+                # A row travels if any link needs it; links are counted, because torch cannot add Booleans.
                 used = torch.zeros(len(up), agents * span, dtype=torch.int32).scatter_add_(1, chosen, carried) > 0
                 message[peer] = _message_of_some(x, width // span, used.repeat(copies, 1))
             out[peer].rows.copy_(x[:, rows].view(batch, -1, width // span)[out[peer].travelling])
-        # Zeros, not uninitialised memory: rows that do not come have weight zero, and 0 · NaN would be NaN.
+        # Zeros, not uninitialised memory: rows that do not arrive have weight zero, and 0 · NaN would be NaN.
         return self._with_views(out, into, x.new_zeros(batch, len(self.columns), width))
 
     def buffers(self, x: Tensor) -> Buffers:
@@ -195,10 +195,10 @@ def _message(x: Tensor, rows: int) -> Message:
 
 
 def _allocate(x: Tensor, count: int) -> tuple[Tensor, Tensor | np.ndarray, Tensor]:
-    """A buffer for so many entries of the type of x, its header, and what follows the header."""
+    """A buffer for ``count`` entries of the type of x, its header, and what follows the header."""
     kind = x.dtype if x.dtype.is_floating_point else torch.float32
     head = HEADER * kind.itemsize // x.dtype.itemsize
     buffer = x.new_zeros(head + count)
     header = buffer[:head].view(kind)
-    # Single numbers are read and written many times faster in an array of NumPy, which has no bfloat16.
+    # Single numbers are read and written many times faster in a NumPy array, but NumPy has no bfloat16.
     return buffer, header.numpy() if x.device.type == "cpu" and kind != torch.bfloat16 else header, buffer[head:]

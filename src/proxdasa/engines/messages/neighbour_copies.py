@@ -15,16 +15,16 @@ from proxdasa.engines.compressed_rounds import Round
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 
 Draw = Callable[[int, int, np.ndarray, int], Tensor | None]
-"""Random words for the number of a round, a number of tensors, some agents, and rows of a dimension."""
+"""Draws random words, given the number of a round, how many tensors there are, the agents, and the rows' dimension."""
 
 
 @final
 class NeighbourCopies:
     """A table of copies x̂ for each place of an iteration: of the agents here, and of their neighbours elsewhere.
 
-    The copies of the agents here are the engine's to keep, save and bring back. If those of a round are not the very
-    tensors that this table was left with, the run has gone back, and all processes with it: then they send each other
-    their copies once.
+    The engine keeps, saves and restores the copies of the agents here. If those of a round are not the same tensor
+    objects that this table last stored, the run was rewound, in all processes: they then send each other their copies
+    once.
     """
 
     def __init__(self, neighbourhood: Neighbourhood, compressor: Compressor, draw: Draw) -> None:
@@ -48,7 +48,7 @@ class NeighbourCopies:
         return self._neighbourhood.weigh(table)
 
     def _table(self, sent: Round) -> Tensor:
-        """The copies before the round. Every process has gone through the same, and takes the same way here."""
+        """The copies before the round. All processes have the same history, so all take the same branch here."""
         halo, old = self._neighbourhood.halo, sent.old
         if all(copy is None for copy in sent.before):
             return old.new_zeros(len(old), len(halo.columns), old.shape[-1])

@@ -1,4 +1,4 @@
-"""The agents of one process among all others: what they send to their neighbours, and what everybody must agree on."""
+"""The agents of one process among all others: what they send to their neighbours, and what all must agree on."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TURNS = 2**16
 """Messages number their rounds modulo this: a number that every floating-point type of a message can hold."""
 
 MEETING = -1
-"""Takes the place of the round's number where agents meet between two steps."""
+"""Replaces the round's number in the messages by which agents meet between two steps."""
 
 Age = Callable[[Tensor], Aged | None]
-"""From what is sent in a round to the same with what was sent in its place earlier, if messages may be late."""
+"""Maps the rows of a round to these and those sent in their place in earlier iterations, if messages may be late."""
 
 
 @final
@@ -52,7 +52,7 @@ class Neighbourhood:
         weather: Weather | None = None,
     ) -> None:
         self._network, self._mixing, self._transport = network, mixing, transport
-        self._remedy = f"; {remedy}" if remedy else ""  # the end of the message if one is missed
+        self._remedy = f"; {remedy}" if remedy else ""  # ends the error message if a process is missed
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self.halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
@@ -84,7 +84,7 @@ class Neighbourhood:
     """The number of such iterations after which to stop, once somebody has asked."""
 
     def mix(self, tensors: tuple[Tensor, ...], first: int = 0, age: Age | None = None) -> tuple[Tensor, ...]:
-        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` is the first's number.
+        """All rounds of mixing, for rows ``[batch, agents here, d]`` on any device; ``first`` numbers the first round.
 
         If messages are late, ``age`` gives the rows that may be sent in a round.
         """
@@ -101,7 +101,7 @@ class Neighbourhood:
         return torch.split(mixed.to(home), len(tensors[0]))
 
     def neighbour_sum(self, x: Tensor, number: int | None = None, age: Age | None = None) -> Tensor:
-        """Σ_{j~i} x_j; in a round with a number an agent's own row stands in for one that is missing."""
+        """Σ_{j~i} x_j; in a numbered round an agent's own row stands in for one that is missing."""
         if self._weather is None or number is None:
             return self._graph(self.table(x))
         return self._in_weather(self._varying_graph, x, number, age)
@@ -143,7 +143,7 @@ class Neighbourhood:
         self._transport.fail(reason)
 
     def agree(self, claims: Mapping[str, str]) -> None:
-        """Compare with the others the network and whatever else all must have in common.
+        """Compare the network, and whatever else must be the same for all, with the other processes.
 
         Without this, a message of another size or type would be read as garbage.
         """
@@ -205,10 +205,10 @@ class Neighbourhood:
             raise self._missing(error) from error
 
     def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None, late: Late | None = None) -> Tensor:
-        """The rows here and, fresh from their processes, those of neighbours elsewhere, in a buffer that is used again.
+        """The rows here and those that neighbours elsewhere send now, in a buffer that is reused.
 
         If only some links are ``up``, ``[trials, links]``, rows that none of them carries are not sent, and are zero.
-        If messages are late, each row has older ones behind it, and only those of the ages in question are sent.
+        If messages are late, each row is followed by older ones, and only those of the ages that links carry are sent.
         """
         # No neighbour lives elsewhere, as in a lone process, so the table is x itself.
         if not self.halo.sends:
@@ -218,8 +218,8 @@ class Neighbourhood:
         out, into, table, own, theirs = some or self.halo.buffers(x)
         self._turn = (self._turn + 1) % TURNS
         turn = MEETING if meeting else self._turn
-        # What is left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since 0
-        # says that nobody has asked.
+        # How many are left, rather than where to stop, which a float32 header could not hold exactly. At least 1, since
+        # 0 means that nobody has asked.
         left = 0 if self._stop is None else max(1, self._stop - self._talks)
         for peer, message in out.items():
             if up is None:
@@ -248,8 +248,8 @@ class Neighbourhood:
             if MEETING in (due, turn):
                 pair = [self._name_of(peer), self._name_of(self._transport.rank)]
                 done, busy = pair if turn == MEETING else reversed(pair)
-                problem = f"{done} stopped after {self.k} steps, and {busy} makes another"
-            raise self._peer_error(f"{problem}; all agents must make the same steps")
+                problem = f"{done} stopped after {self.k} steps, and {busy} takes another"
+            raise self._peer_error(f"{problem}; all agents must take the same steps")
         # The numbers of the rounds agree, so the sender is in our iteration, and what is left for it is left for us. If
         # several have asked, all end up with the earliest stop.
         if left:
@@ -264,7 +264,7 @@ class Neighbourhood:
             here = next(i for i in self.agents if self._network.W[i, there])
         # A sum involves everybody: if it fails and nobody knows why, the transport names this process itself.
         lost = "the other agents" if error.peer == self._transport.rank else f"agent {there}"
-        return self._peer_error(f"agent {here} has no message of {lost} in iteration {self.k}: {error.why}")
+        return self._peer_error(f"agent {here} has no message from {lost} in iteration {self.k}: {error.why}")
 
     def _peer_error(self, what: str) -> PeerError:
         """The error to raise here: for this cause, or for the one that another process reported before."""

@@ -47,7 +47,7 @@ class Threads:
         return x.copy_(sum(parts[1:], start=parts[0].clone()))
 
     def fail(self, reason: str) -> str:
-        """Make the others stop waiting; the first reason that any thread gave."""
+        """Make the others stop waiting; returns the first reason that any thread gave."""
         self._reasons.append(reason)
         return self._reasons[0]
 

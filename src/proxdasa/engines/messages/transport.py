@@ -100,8 +100,9 @@ def doubt(timeout: float) -> float:
 def find_lost(peer: int, silent: Callable[[], Sequence[int]], patience: float) -> int:
     """The process that is really lost when ``peer`` is missed.
 
-    A peer that is waiting for a third process itself announces so at about this time; ``silent`` lists the processes
-    that have announced nothing. If the peer has, a second pause leaves neighbours of the lost process time to report.
+    A peer that is itself waiting for a third process announces this at about the same time; ``silent`` lists the
+    processes that have announced nothing. If the peer has, a second pause leaves neighbours of the lost process time to
+    report.
     """
     time.sleep(patience)
     if peer in silent():

@@ -1,6 +1,6 @@
 """Messages between processes of one machine, by Unix sockets: no thread of a library stands between the two ends.
 
-The sockets have names in Linux's abstract namespace. These are no files, so nothing is left behind, however a process
+The sockets have names in Linux's abstract namespace. These are not files, so nothing is left behind, however a process
 ends; and they exist on one machine only, so a process that can connect to them is on the same one.
 """
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 LENGTH = struct.Struct("<q")
-"""The length of a message, which goes ahead of it: who reads too little or too much reads garbage from then on."""
+"""The length of a message, sent ahead of it: a reader that takes too little or too much reads garbage from then on."""
 HELLO = struct.Struct("<32sq")
 """What the end that connects sends first: the secret of the other end, and its own number."""
 BUFFER = 2**20
@@ -50,7 +50,7 @@ class UnixSockets:
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
-        """Move all messages side by side, so that nobody waits in a circle; returns the seconds of waiting."""
+        """Move all messages concurrently, so that processes cannot deadlock; returns the seconds of waiting."""
         pending = [_Message(peer, self._sockets[peer], buffer, select.POLLOUT) for peer, buffer in out.items()]
         pending += [_Message(peer, self._sockets[peer], buffer, select.POLLIN) for peer, buffer in into.items()]
         waited = 0.0
@@ -76,7 +76,7 @@ class UnixSockets:
             # All events of a socket at once: registering it again would replace what it is watched for.
             poll.register(message.socket, sum({each.event for each in pending if each.peer == message.peer}))
         if not poll.poll(min(1e3 * self._timeout, LONGEST)):
-            raise MissedError(pending[-1].peer, silent=True)  # one who should have sent, if there is any
+            raise MissedError(pending[-1].peer, silent=True)  # a peer that should have sent, if there is any
         return time.perf_counter() - began
 
 
@@ -92,7 +92,7 @@ class _Message:
         self.parts = [memoryview(self._head), body]
 
     def move(self) -> bool:
-        """Send or receive what is possible now; whether that was anything."""
+        """Send or receive what is possible now; returns whether anything moved."""
         try:
             if self.event == select.POLLOUT:
                 count = self.socket.sendmsg(self.parts)
@@ -115,7 +115,7 @@ class _Message:
 
 
 def connect_sockets(store: Any, rank: int, size: int, timeout: float) -> UnixSockets | None:
-    """Connect to all processes that share this store; None, in all of them, if some cannot reach each other so."""
+    """Connect to all processes that share this store; None, in all of them, if some cannot connect."""
     if sys.platform != "linux":
         return None
     name, secret = secrets.token_hex(16), secrets.token_hex(16)
@@ -129,12 +129,12 @@ def connect_sockets(store: Any, rank: int, size: int, timeout: float) -> UnixSoc
                 other, word = str(store.get(f"socket-{peer}"), "utf-8").split()
                 sockets[peer].connect(_address(other))
                 sockets[peer].sendall(HELLO.pack(word.encode(), rank))
-        except OSError:  # it is on another machine, in a container of its own, or has no socket of this name
+        except OSError:  # it is on another machine, in another container, or has no socket of this name
             store.set(f"reached-{rank}", "no")
         else:
             store.set(f"reached-{rank}", "yes" if listener else "no")
         if listener and all(store.get(f"reached-{peer}") == b"yes" for peer in range(size)):
-            # Whoever has connected has said hello too, so nothing of this waits.
+            # Every peer that connected has also sent its hello, so none of this waits.
             sockets |= _accept(listener, secret, size - 1 - rank)
             return UnixSockets(sockets, timeout)
     for each in sockets.values():
@@ -143,7 +143,7 @@ def connect_sockets(store: Any, rank: int, size: int, timeout: float) -> UnixSoc
 
 
 def _listen(name: str, most: int) -> socket.socket | None:
-    """A socket of this name, to which so many may connect; None if this process is not allowed to have it."""
+    """A socket of this name, to which ``most`` peers may connect; None if this process may not create it."""
     listener = None
     try:
         listener = socket.socket(socket.AF_UNIX)
@@ -157,7 +157,7 @@ def _listen(name: str, most: int) -> socket.socket | None:
 
 
 def _accept(listener: socket.socket, secret: str, count: int) -> dict[int, socket.socket]:
-    """The connections, by process, of so many who know the secret; others on this machine may have connected too."""
+    """The connections, by process, of ``count`` peers that know the secret; others here may have connected too."""
     found: dict[int, socket.socket] = {}
     listener.setblocking(False)
     while len(found) < count:
@@ -175,7 +175,7 @@ def _accept(listener: socket.socket, secret: str, count: int) -> dict[int, socke
 
 
 def _bytes(buffer: Tensor) -> memoryview:
-    """The memory of a contiguous tensor; that of another would be a copy, in which what is received is lost."""
+    """The memory of a contiguous tensor; any other would be copied, and what the copy receives would be lost."""
     if not buffer.is_contiguous():
         raise ValueError(f"a message must be contiguous; got strides {buffer.stride()} of shape {tuple(buffer.shape)}")
     try:
