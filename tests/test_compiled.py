@@ -46,7 +46,7 @@ def setup(name):
     )
     return Setup(
         METHODS[name], problem, networks.ring(3), regularizer=regularizers.L1(1e-3),
-        iterations=20, trials=2, observe_every=4,
+        iterations=20, trials=2, observe_every=2,
     )  # fmt: skip
 
 
