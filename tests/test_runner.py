@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -390,6 +391,34 @@ def test_threads_are_given_back():
     before = torch.get_num_threads()
     run(iterations=3)
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_steps_in_several_threads_leave_the_number_that_later_threads_begin_with(exact):
+    """The second steps begin within the first and end after them, so they must not set the 1 that they have found."""
+    first, second = (Setup(METHOD, POPULATION, RING, exact=exact).engine() for _ in range(2))
+    entered, left, seen = threading.Event(), threading.Event(), []
+
+    def overlap():
+        with second.stepping():
+            entered.set()
+            left.wait()
+            seen.append(torch.get_num_threads())
+
+    before, thread = torch.get_num_threads(), threading.Thread(target=overlap)
+    torch.set_num_threads(2)
+    try:
+        with first.stepping():
+            thread.start()
+            entered.wait()
+        left.set()
+        thread.join()
+        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert [*seen, torch.get_num_threads()] == [1, 2, 2]
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
