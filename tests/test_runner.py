@@ -449,6 +449,14 @@ def test_a_callable_may_give_one_value_per_trial():
         run(proxdasa.ProxDASA(0.01, alpha=lambda k: proxdasa.per_trial([0.1] * 3)))
 
 
+@pytest.mark.parametrize("value", [-0.1, np.nan, np.inf, "0.1", None, [0.2, -0.1], [0.2, np.nan]])
+def test_a_callable_that_gives_no_step_size_is_refused(value):
+    """A negative one goes uphill, and mixing may keep even that finite; NaN would be taken for divergence."""
+    bad = proxdasa.per_trial(value) if isinstance(value, list) else value
+    with pytest.raises(ValueError, match=r"alpha\(3\) must be (a finite number of at least 0|at least 0 in|finite)"):
+        run(proxdasa.ProxDASA(0.01, alpha=lambda k: bad if k == 3 else 0.2))
+
+
 def test_an_interruption_before_R_leaves_no_random_iterate():
     def interrupt(k, iterations, rows):
         if k >= 5:
