@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from proxdasa.engines.checked_answers import writes
 from proxdasa.metrics import Metric, View
 
 
@@ -13,8 +14,8 @@ def measure(metric: Metric, view: View) -> list[float]:
     numbers = metric.of(view)
     if _versions(view) != before:
         raise ValueError(
-            f"the measure {metric.name} writes into the state of the run, which would go on from what it has left; use "
-            "operations that are not in place, or a clone()"
+            f"the measure {metric.name}, or what it calls of the problem or the regularizer, writes into the state of "
+            "the run, which would go on from what it has left; use operations that are not in place, or a clone()"
         )
     if numbers.shape != (len(view.x),):
         wanted = f"[{len(view.x)}], a number for each trial"
@@ -37,5 +38,5 @@ def unite(columns: Sequence[tuple[str, list[float]]], others: Iterable[str]) -> 
 
 
 def _versions(view: View) -> list[int | None]:
-    """How often each tensor of the state, and x̄, was written to; torch does not count it in inference mode."""
-    return [None if each.is_inference() else each._version for each in (*view.state, view.x_mean)]
+    """How often each tensor of the state, and x̄, was written to."""
+    return [writes(each) for each in (*view.state, view.x_mean)]
