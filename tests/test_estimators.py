@@ -190,6 +190,8 @@ def test_groups_classes_and_order_of_calls():
     model = DecentralizedClassifier()
     with pytest.raises(ValueError, match=r"groups must have one entry for each of 150 examples; got shape \[3\]"):
         model.fit(X, y, groups=[1, 2, 3])
+    with pytest.raises(ValueError, match="groups must name the site of every example; that of row 7 is missing"):
+        model.fit(X, y, groups=np.where(np.arange(len(y)) % 50 == 7, np.nan, 1.0))
     with pytest.raises(ValueError, match="needs at least two classes; y has 1 class"):
         model.fit(X, np.zeros(150, dtype=int))
     with pytest.raises(NotFittedError):

@@ -46,6 +46,15 @@ def test_what_it_does_is_transcribed():
     assert result.records[-1]["rounds"] == 4 * 2
 
 
+def test_one_within_another_sends_where_both_do():
+    one, both = (
+        setup("prox-dasa", mixing=mixing) for mixing in (proxdasa.Every(6), proxdasa.Every(2, proxdasa.Every(3)))
+    )
+    assert digest(dataclasses.replace(both, iterations=13).run().x) == digest(
+        dataclasses.replace(one, iterations=13).run().x
+    )
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_bits_in_any_number_of_processes(name):
     made = setup(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)])

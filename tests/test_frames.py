@@ -74,6 +74,13 @@ def test_numbers_of_sites_are_sorted_as_numbers(make):
     assert read.x.flatten().tolist() == [2, 1, 3]
 
 
+def test_a_site_that_is_not_a_number_is_missing(make):
+    """NaN does not equal itself: each would be a site, all of one name, and rows would be lost."""
+    sites = [1.0, float("nan"), 2.0, 1.0, float("nan")]
+    with pytest.raises(ValueError, match="row 1 has no site in the column 'site'; name it, or drop the row, first"):
+        data.from_frame(make({"a": [1.0, 2, 3, 4, 5], "y": [0, 1, 0, 1, 0], "site": sites}), "y", "site")
+
+
 def test_the_number_of_agents_is_that_of_sites():
     read = data.from_frame(pd.DataFrame(COLUMNS), target="sick", site="hospital")
     message = (

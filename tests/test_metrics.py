@@ -283,3 +283,31 @@ def test_what_a_method_declares_must_be_there():
     problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
     with pytest.raises(ValueError, match="Prox-DASA declares that it averages by m, but has no such name"):
         proxdasa.run(Wrong(0.1), problem, networks.ring(3))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [
+        ([metrics.per_agent(1.0), metrics.per_agent(2.0)], "per_agent"),
+        ([metrics.Metric("bytes", lambda view: view.x.sum(dim=(1, 2)))], "bytes"),
+        ([metrics.Metric("trial", lambda view: view.x.sum(dim=(1, 2)))], "trial"),
+        ([metrics.Metric("accuracy", lambda view: view.x.sum(dim=(1, 2)))], "accuracy"),  # as the problem's own score
+    ],
+    ids=lambda chosen: str(chosen) if isinstance(chosen, str) else "",
+)
+def test_numbers_of_one_name_are_refused(chosen, name):
+    """The records have room for one of them, and the other would be lost without a word."""
+    x, y = torch.arange(12.0).view(6, 2), torch.arange(6) % 2
+    problem = Supervised(lambda: torch.nn.Linear(2, 2), from_tensors(x, y, x, y), agents=3)
+    with pytest.raises(ValueError, match=f"would be called {name}, and one of them would be lost"):
+        proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(3), iterations=2, metrics=chosen)
+
+
+@pytest.mark.parametrize("write", [lambda view: view.x.sub_(view.x_mean), lambda view: view.x_mean.abs_()])
+def test_a_measure_that_writes_into_the_state_is_refused(write):
+    def of(view):
+        return write(view).sum(dim=(1, 2))
+
+    problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    with pytest.raises(ValueError, match=r"the measure mine, or what it calls .* writes into the state of the run"):
+        proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(3), iterations=2, metrics=[metrics.Metric("mine", of)])

@@ -294,6 +294,21 @@ def test_averaged_parameters_come_and_go():
         torch.testing.assert_close(mean, torch.stack(rows).mean(0))
 
 
+def test_agents_with_other_learning_rates_are_told_when_they_meet():
+    """With an α of its own an agent's gradients count more or less than the others', in another problem than theirs."""
+
+    def act(transport):
+        _, optimizer = train("ProxDASA", transport, stop=1)
+        optimizer.param_groups[0]["lr"] *= 0.5 if transport.rank == 2 else 1
+        with optimizer.averaged():
+            raise AssertionError
+
+    for error in together(act):
+        assert str(error).startswith(
+            "agent 2 and agent 0 do not have the same lr of all groups (a scheduler must not go"
+        )
+
+
 def test_a_closure_is_evaluated_once_with_gradients():
     model, losses = net(), []
     optimizer = alone(model.parameters())
@@ -349,6 +364,11 @@ REFUSED = {
         {"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "regularizer": 3}]},
         "the regularizer of group 1 must be a regulariser such as L1",
     ),
+    "gamma of a group": (
+        {"params": [{"params": two(F32, F32)}, {"params": two(F32, F32), "gamma": 1.0}]},
+        "group 1 has 'gamma', which would have no effect; groups may have params, lr and regularizer",
+    ),
+    "weight decay": ({"params": [{"params": two(F32, F32), "weight_decay": 0.1}]}, "group 0 has 'weight_decay', which"),
     "too few processes": (
         {"network": networks.ring(4)},
         r"ring\(4\) has 4 agents, .* is 1; start .* torchrun --standalone --nproc-per-node 4, .* networks.ring\(1\)",

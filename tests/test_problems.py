@@ -220,6 +220,8 @@ def test_quadratic_noise_has_its_size_and_mean_zero():
         (torch.zeros(2, 3, 4), torch.zeros(2, 3), r"A of shape \[n, d, d\] and b \[n, d\]"),
         (torch.zeros(2, 3, 3), torch.zeros(2, 3).double(), "one floating-point type"),
         (torch.stack((torch.eye(2), torch.tensor([[1.0, 2], [0, 1]]))), torch.zeros(2, 2), "that of agent 1 is not"),
+        (torch.full((2, 2, 2), torch.nan), torch.zeros(2, 2), "A must be finite; got nan in row 0"),
+        (torch.zeros(2, 2, 2), torch.tensor([[0.0, 0], [torch.inf, 0]]), "b must be finite; got inf in row 1"),
     ],
 )
 def test_quadratic_refuses(A, b, message):

@@ -4,9 +4,10 @@ import json
 import math
 
 import pytest
+import torch
 
 import proxdasa
-from proxdasa import networks, problems, reports
+from proxdasa import networks, problems, regularizers, reports
 from proxdasa.reports import draw, load_runs, quantity_of, summarise
 from proxdasa.reports.axis_quantities import QUANTITIES
 from proxdasa.schedules import cube_root, per_trial
@@ -168,3 +169,27 @@ def test_one_run_is_shown_with_its_own_stationarity(tmp_path):
 
 def test_the_room_exports_the_quantity_of_a_measure():
     assert {"quantity_of", "drawable", "visible"} <= set(reports.__all__)
+
+
+def test_own_stationarity_of_different_objectives_is_not_compared():
+    """Even at one γ: the proximal mapping is that of each run's Ψ."""
+    problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    results = {
+        str(weight): proxdasa.run(
+            proxdasa.ProxDASA(0.1, 0.3), problem, networks.ring(3), regularizer=regularizers.L1(weight), iterations=4
+        )
+        for weight in (0.1, 0.2)
+    }
+    notes = proxdasa.compare(results, measures=["stationarity", "certificate", "loss"]).sheet().notes
+    told = [
+        f"{name} at own γ is not ranked: the runs differ in their regularizer."
+        for name in ("stationarity", "certificate")
+    ]
+    assert notes == told
+
+
+def test_the_table_says_that_losses_of_different_problems_do_not_compare(tmp_path):
+    folders = [save(tmp_path / name, name, problem={"name": name}) for name in "ab"]
+    notes = summarise(load_runs(folders)).sheet().notes
+    assert notes == ["the runs differ in their problem, so their losses, and iterations to a loss, do not compare"]
+    assert not summarise(load_runs(folders[:1])).sheet().notes

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import re
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, regularizers, schedules
+from proxdasa.contracts import Evaluation
 from proxdasa.engines import Simulator
 from proxdasa.runs.binding import draw_random_iterates
 from proxdasa.runs.denormals import flushed_denormals
@@ -392,6 +394,34 @@ def test_threads_are_given_back():
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_steps_in_several_threads_leave_the_number_that_later_threads_begin_with(exact):
+    """The second steps begin within the first and end after them, so they must not set the 1 that they have found."""
+    first, second = (Setup(METHOD, POPULATION, RING, exact=exact).engine() for _ in range(2))
+    entered, left, seen = threading.Event(), threading.Event(), []
+
+    def overlap():
+        with second.stepping():
+            entered.set()
+            left.wait()
+            seen.append(torch.get_num_threads())
+
+    before, thread = torch.get_num_threads(), threading.Thread(target=overlap)
+    torch.set_num_threads(2)
+    try:
+        with first.stepping():
+            thread.start()
+            entered.wait()
+        left.set()
+        thread.join()
+        later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+        later.start()
+        later.join()
+        assert [*seen, torch.get_num_threads()] == [1, 2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -418,6 +448,14 @@ def test_a_callable_may_give_one_value_per_trial():
     assert torch.equal(run(proxdasa.ProxDASA(0.01, lambda k: np.float64(0.2))).x[1], own.x[1])
     with pytest.raises(ValueError, match=r"alpha\(0\) must be a number or per_trial"):
         run(proxdasa.ProxDASA(0.01, alpha=lambda k: proxdasa.per_trial([0.1] * 3)))
+
+
+@pytest.mark.parametrize("value", [-0.1, np.nan, np.inf, "0.1", None, [0.2, -0.1], [0.2, np.nan]])
+def test_a_callable_that_gives_no_step_size_is_refused(value):
+    """A negative one goes uphill, and mixing may keep even that finite; NaN would be taken for divergence."""
+    bad = proxdasa.per_trial(value) if isinstance(value, list) else value
+    with pytest.raises(ValueError, match=r"alpha\(3\) must be (a finite number of at least 0|at least 0 in|finite)"):
+        run(proxdasa.ProxDASA(0.01, alpha=lambda k: bad if k == 3 else 0.2))
 
 
 def test_an_interruption_before_R_leaves_no_random_iterate():
@@ -516,3 +554,60 @@ def test_the_arguments_of_run_are_the_settings_and_its_course():
 def test_a_wrong_call_is_refused_by_its_own_name(call, said):
     with pytest.raises(TypeError, match=said):
         call()
+
+
+class Centres:
+    """F_i(x) = ½‖x − c_i‖², as somebody may write it; ``spoil`` is what an answer goes through."""
+
+    agents, dim, dtype, epoch, words = 4, 10, torch.float32, 1.0, 0
+    c = torch.arange(40.0).view(4, 10)
+
+    def __init__(self, verb=None, spoil=None):
+        self.verb, self.spoil = verb, spoil
+
+    def start(self, seed, trials):
+        return torch.zeros(10)
+
+    def sample(self, words):
+        return words
+
+    def grad(self, x, sample):
+        if self.verb == "in place":
+            return x.sub_(self.c)
+        return self.spoil(x - self.c) if self.verb == "grad" else x - self.c
+
+    def evaluate(self, x):
+        found = Evaluation(0.5 * (x - self.c).square().sum(-1), x - self.c)
+        return found._replace(**{self.verb: self.spoil(getattr(found, self.verb))}) if self.verb == "loss" else found
+
+    def scores(self, x):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (Centres("grad", lambda g: g.mean(0)), r"Centres.grad must have the shape \[2, 4, 10\]; got \[4, 10\]"),
+        (Centres("grad", lambda g: g.mean(1, keepdim=True)), r"Centres.grad must .*; got \[2, 1, 10\]"),
+        (Centres("grad", lambda g: g.sum(-1, keepdim=True)), r"Centres.grad must .*; got \[2, 4, 1\]"),
+        (Centres("loss", lambda v: v.sum(0)), r"loss of Centres.evaluate must .* \[2, 1\] or \[2, 4\]; got \[4\]"),
+        (Centres("in place"), r"Centres.grad writes into x; use operations that are not in place"),
+    ],
+)
+def test_answers_of_a_problem_that_would_broadcast_are_refused(problem, words):
+    """A method such as this one keeps no gradient whose shape would give it away."""
+    assert run(problem=Centres(), iterations=3).iterations == 3
+    with pytest.raises(ValueError, match=words):
+        run(problem=problem, iterations=3)
+
+
+def test_a_penalty_that_adds_up_trials_is_refused():
+    class Total:
+        def value(self, x):
+            return x.abs().sum()
+
+        def prox(self, x, gamma):
+            return x
+
+    with pytest.raises(ValueError, match=r"Total.value must have the shape \[2, 1\]; got \[\]"):
+        run(regularizer=Total(), iterations=3)

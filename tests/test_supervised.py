@@ -385,6 +385,19 @@ def test_losses_are_per_example():
     assert squared_error(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]])).tolist() == [5.0]
 
 
+def test_targets_that_are_no_class_numbers_or_lie_in_another_order_are_refused():
+    """Torch takes the first for probabilities, and a view of the second would pair the wrong numbers."""
+    outputs = torch.arange(12.0).view(2, 2, 3)
+    with pytest.raises(ValueError, match=r"class numbers are needed, and targets are floating-point .* squared_error"):
+        cross_entropy(torch.zeros(2, 3), torch.tensor([[-5.0, 1.0, 9.0], [1.0, 2.0, 3.0]]))
+    for targets in (outputs.mT, outputs.view(2, 6)):
+        with pytest.raises(
+            ValueError, match=r"shapes \[2, 2, 3\] of outputs and .* differ in more than axes of length"
+        ):
+            squared_error(outputs, targets.contiguous())
+    assert squared_error(outputs, outputs.view(2, 2, 1, 3)).tolist() == [0.0, 0.0]
+
+
 def test_scores_of_the_test_examples():
     rng = np.random.default_rng(1)
     x, y = torch.tensor(rng.normal(size=(50, 7)), dtype=torch.float32), torch.tensor(rng.integers(0, 3, 50))

@@ -69,8 +69,10 @@ def _target(column: Any, where: str) -> NDArray[Any]:
 def _sites(column: Any, where: str) -> tuple[NDArray[np.int64], Sites]:
     """The order that sorts rows by site and is otherwise stable, and the sites."""
     values = column.to_list()
-    if column.null_count():
-        row = column.is_null().to_list().index(True)
+    # NaN is a null to some libraries only, and is neither equal to itself nor in any order.
+    pairs = enumerate(zip(values, column.is_null().to_list(), strict=True))
+    if missing := [row for row, (value, null) in pairs if null or value != value]:  # noqa: PLR0124
+        row = missing[0]
         raise ValueError(
             f"{where}: row {row} has no site in the column {column.name!r}; name it, or drop the row, first"
         )

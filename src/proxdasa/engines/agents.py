@@ -23,6 +23,7 @@ from proxdasa.contracts import (
     running_of,
     unpack,
 )
+from proxdasa.engines.checked_answers import evaluation, gradients, value
 from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.engines.late_rows import Aged, LateRows
 from proxdasa.engines.tasks import Cell, Task, cells_of
@@ -82,7 +83,7 @@ class LocalAgents(ABC):
         """Sample gradients of all trials and agents."""
         self.count_gradient(k, sample)
         if self._running is None:
-            return self._each(lambda cell, rows: cell.problem.grad(rows, cell.samples(k, sample)), x)
+            return self._each(lambda cell, rows: gradients(cell.problem, rows, cell.samples(k, sample)), x)
         return self._grad_and_update(x, k, sample)
 
     def count_gradient(self, k: int, sample: int) -> None:
@@ -102,7 +103,7 @@ class LocalAgents(ABC):
                 "gradients only"
             )
         self._counts["full_gradients"] += self._active_share()
-        return self._each(lambda cell, rows: cell.problem.evaluate(rows).grad, x)
+        return self._each(lambda cell, rows: evaluation(cell.problem, rows).grad, x)
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step, row by row."""
@@ -144,7 +145,7 @@ class LocalAgents(ABC):
         """Exact losses and gradients."""
         if self._running is None:
             shared = x.shape[-2] == 1
-            return self._observed.evaluate(x) if self._observed and shared else self._task.problem.evaluate(x)
+            return self._observed.evaluate(x) if self._observed and shared else evaluation(self._task.problem, x)
         if buffers is None:
             buffers = self._mean_buffers(self._running).expand(-1, x.shape[-2], -1)
         return self._running.evaluate(x, buffers)
@@ -167,7 +168,7 @@ class LocalAgents(ABC):
 
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""
-        return self._task.regularizer.value(x)
+        return value(self._task.regularizer, x)
 
     def enter(self, k: int) -> Tensor | None:
         """Begin iteration k; return which agents here take part, ``[trials, agents here, 1]``, or None if all do."""

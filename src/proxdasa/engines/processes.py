@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, final
 
 import torch
@@ -18,6 +18,7 @@ from proxdasa.engines.messages.neighbour_copies import NeighbourCopies
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
 from proxdasa.engines.tasks import Task
+from proxdasa.engines.thread_counts import threads
 
 
 @final
@@ -120,13 +121,12 @@ class Processes(LocalAgents):
     @contextmanager
     def stepping(self) -> Iterator[None]:
         """Time the steps; in exact mode use one thread: the order of a sum may depend on the number of threads."""
-        before, began, spent = torch.get_num_threads(), time.perf_counter(), self._neighbourhood.spent
+        began, spent = time.perf_counter(), self._neighbourhood.spent
         elsewhere = spent["communication"] + spent["waiting"]
-        torch.set_num_threads(1 if self._exact else before)
         try:
-            yield
+            with threads(1) if self._exact else nullcontext():
+                yield
         finally:
-            torch.set_num_threads(before)
             elsewhere = spent["communication"] + spent["waiting"] - elsewhere
             spent["computation"] += time.perf_counter() - began - elsewhere
 

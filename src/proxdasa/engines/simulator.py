@@ -22,6 +22,7 @@ from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adja
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.engines.sliced_agents import SlicedAgents, in_slices
 from proxdasa.engines.tasks import Task
+from proxdasa.engines.thread_counts import threads
 from proxdasa.engines.varying_products import VaryingProduct
 
 PARALLEL_FROM = 2**17
@@ -159,14 +160,10 @@ class Simulator(LocalAgents):
 
         On a busy machine it costs many times as much as the step, because the threads wait for each other.
         """
-        before = torch.get_num_threads()
         small = self._together * self.n * self._task.problem.dim < PARALLEL_FROM
-        torch.set_num_threads(1 if small else before)
-        try:
+        with threads(1) if small else nullcontext():
             yield
             wait(self._task.device)  # so that measured times cover all of the steps' work
-        finally:
-            torch.set_num_threads(before)
 
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
         """A block of iterations through `torch.compile`, which fuses their passes over memory.

@@ -328,5 +328,7 @@ def _sites(rows: int, groups: ArrayLike | None, agents: int) -> list[Tensor]:
     names = np.asarray(groups)
     if names.shape != (rows,):
         raise ValueError(f"groups must have one entry for each of {rows} examples; got shape {list(names.shape)}")
+    if (missing := names != names).any():  # noqa: PLR0124 - NaN, also as a time, which would be a site of its own
+        raise ValueError(f"groups must name the site of every example; that of row {missing.argmax()} is missing")
     places = np.unique(names, return_inverse=True)[1]
     return [torch.from_numpy(np.flatnonzero(places == site)) for site in range(places.max() + 1)]

@@ -55,8 +55,9 @@ class Every:
         return found
 
     def rests(self, k: int) -> bool:
-        """Whether iteration k sends nothing."""
-        return (k + 1) % self.period != 0
+        """Whether iteration k sends nothing; a mixing that rests too sends in the iterations in which both do."""
+        inner: Callable[[int], bool] | None = getattr(self.mixing, "rests", None)
+        return (k + 1) % self.period != 0 or (inner is not None and inner(k))
 
     def rounds_for(self, rho: float) -> int:
         """The number of rounds in an iteration that mixes."""

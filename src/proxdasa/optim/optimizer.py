@@ -31,6 +31,8 @@ from proxdasa.schedules import Alpha, Number
 
 REMEDY = "unequal numbers of steps? optimizer.common_steps(len(loader)) gives one number for all agents"
 """The usual cause of a missing message in a training loop, and what to do about it."""
+OF_GROUPS = frozenset({"params", "lr", "regularizer", "initial_lr"})
+"""What a group of parameters may have; the last is what schedulers of torch note there."""
 CHANGED = "agents exchange the parameters that they began with; make a new optimizer for others"
 """Why the set of trained parameters cannot change."""
 
@@ -130,6 +132,11 @@ class Decentralised(Optimizer, ABC):
         """
         if self._complete:
             raise ValueError(CHANGED)
+        if unknown := set(param_group) - OF_GROUPS:
+            raise ValueError(
+                f"{self._name}: group {len(self.param_groups)} has {min(unknown)!r}, which would have no effect; "
+                "groups may have params, lr and regularizer, and all share gamma and alpha"
+            )
         regularizer = param_group.get("regularizer", self._default)
         check_regularizer(regularizer, f"{self._name}: the regularizer of group {len(self.param_groups)}")
         if name := next((name for name, _ in weights_within(regularizer, "regularizer")), None):
@@ -219,6 +226,8 @@ class Decentralised(Optimizer, ABC):
         """Make sure that all agents are between the same two steps; raise at once if one takes a step instead."""
         self._neighbourhood.k = self._k
         self._neighbourhood.meet(flatten(self._params).expand(self._method.facts.vectors, 1, -1))
+        rates = str([float(group["lr"]) for group in self.param_groups])
+        self._neighbourhood.agree({"lr of all groups (a scheduler must not go by an agent's own loss)": rates})
 
     def _alphas(self, k: int) -> Number:
         """α_k = lr · alpha(k): one number or, where groups have different ``lr``, one for each coordinate."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import samples
-from proxdasa.checks import check_not_negative
+from proxdasa.checks import check_finite, check_not_negative
 from proxdasa.contracts import Evaluation
 
 
@@ -45,6 +45,8 @@ class Quadratic:
             )
         if self.A.dtype != self.b.dtype or not self.A.is_floating_point():
             raise ValueError(f"A and b need one floating-point type; got {self.A.dtype} and {self.b.dtype}")
+        check_finite(self.A, "A")
+        check_finite(self.b, "b")
         skew = (self.A - self.A.mT).abs().amax(dim=(1, 2))
         if bool((skew > 1e-5 * self.A.abs().amax()).any()):
             raise ValueError(f"A_i must be symmetric; that of agent {int(skew.argmax())} is not (use (A + Aᵀ)/2)")

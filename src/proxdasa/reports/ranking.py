@@ -48,6 +48,11 @@ def hindrance(measure: str, runs: Sequence[Run]) -> str:
     lacking = [name for name, run in zip(names(runs), runs, strict=True) if not run.has(measure)]
     if lacking:
         return f"not recorded by {lacking[0]}" + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
+    return difference(measure, runs)
+
+
+def difference(measure: str, runs: Sequence[Run]) -> str:
+    """In what the runs differ, so that a measure means something else for each; empty if in nothing."""
     for what, of in {"site": _site, "problem": _problem, **_BESIDES.get(measure, {})}.items():
         if len({repr(of(run)) for run in runs}) > 1:
             return f"the runs differ in their {what}"
@@ -86,5 +91,6 @@ def _measured_penalty(run: Run) -> Any:
 _BESIDES = {
     "objective": {"regularizer": _penalty},
     "table_stationarity": {"regularizer": _measured_penalty, "number of agents": lambda run: run.agents},
+    **{measure: {"regularizer": _penalty} for measure in OWN_GAMMA},
 }
 """What has to be the same besides the problem; ‖X − X̄‖² is a sum over agents."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from proxdasa.reports.axis_quantities import quantity
 from proxdasa.reports.curves import Run, distinctions, names
-from proxdasa.reports.ranking import alike, own_gamma, quantity_of, stationarity_of
+from proxdasa.reports.ranking import alike, difference, own_gamma, quantity_of, stationarity_of
 from proxdasa.reports.run_endings import divergences, loss_of
 from proxdasa.reports.table_files import INTERVALS, Cell, Sheet
 from proxdasa.runs.records import Row
@@ -166,6 +166,8 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             slopes.append(_slopes(mine, [run for run in runs if run.title == method]))
     measure = stationarity_of(runs)
     notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
+    if any(run.has("loss") for run in runs) and (why := difference("loss", runs)):
+        notes.append(f"{why}, so their losses, and iterations to a loss, do not compare")
     differ = any(run.config.get("network") != runs[0].config.get("network") for run in runs)
     return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes, differ)
 

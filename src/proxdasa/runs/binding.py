@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import samples
+from proxdasa.checks import check_finite, check_not_negative, invalid
 from proxdasa.contracts import Algorithm
 from proxdasa.descriptions import describe
 from proxdasa.devices import CPU
@@ -90,14 +91,20 @@ def _check_range(name: str, value: Any, trials: int, dtype: torch.dtype) -> None
 
 
 def _convert_values(schedule: Alpha, name: str, trials: int, dtype: torch.dtype) -> Alpha:
-    """A user's own function as a schedule whose values have the run's type."""
+    """A user's own function as a schedule whose values have the run's type.
+
+    Values may be 0, as in a step that only mixes, but not negative: such a step goes uphill, and may still converge.
+    """
 
     def convert(k: int) -> Number:
         value = schedule(k)
         if not isinstance(value, Tensor):
-            return float(value)
+            return check_not_negative(value, f"{name}({k})")
         if value.shape != (trials, 1, 1):
             raise ValueError(f"{name}({k}) must be a number or per_trial([...]) of {trials} numbers; got {value!r}")
+        check_finite(value, f"{name}({k})")
+        if bool((value < 0).any()):
+            raise invalid(f"{name}({k})", "at least 0 in every trial", value.flatten().tolist())
         return value.to(dtype)
 
     return convert

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
-
-import torch
 
 from proxdasa.checks import check_count
 from proxdasa.engines.launch.launcher import cores
+from proxdasa.engines.thread_counts import threads
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.interleaved_runs import take_turns
 from proxdasa.runs.pending_run import Listening, PendingRun
@@ -49,7 +48,7 @@ def run_all(works: Sequence[PendingRun], jobs: int | None, alone: bool = False) 
         return WorkerPool(jobs, works).run()
     results: list[Result] = []
     for work in works:
-        with nullcontext() if alone and len(work.parts) == 1 else one_thread():
+        with nullcontext() if alone and len(work.parts) == 1 else threads(1):
             results.append(_run_here(work))
         if results[-1].stopped == "interrupted":
             break
@@ -92,14 +91,3 @@ def _run_here(work: PendingRun) -> Result:
     together = Together(work.begin(), work.parts)
     courses = [work.course(number, partial(together.report, number)) for number in range(len(work.parts))]
     return work.finish(take_turns(courses, lambda number, result: together.end(number, result.stopped)))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Context manager: torch computes in one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

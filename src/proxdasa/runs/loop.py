@@ -24,6 +24,7 @@ from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, Replay, broken_trials
 from proxdasa.runs.identity import Identity, Numbers, numbers
 from proxdasa.runs.interleaved_runs import Course, take_turns
+from proxdasa.runs.observed_columns import measure, unite
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row, part_folders, write_config
 from proxdasa.runs.results import EXTRA, RANDOM_ITERATE, Divergence, Result
@@ -187,12 +188,13 @@ class Loop:
         k, state = self._now
         self._mark_diverged()
         view = self._view(state)
-        columns = {metric.name: self._measure(metric, view) for metric in self._measures}
-        columns |= {name: values.tolist() for name, values in self.engine.scores(view.x_mean[:, 0]).items()}
+        measured = [(metric.name, measure(metric, view)) for metric in self._measures]
+        scores = [(name, values.tolist()) for name, values in self.engine.scores(view.x_mean[:, 0]).items()]
         spent = self.engine.counts()
         costs: Row = {**spent, "seconds": self.seconds}
         if math.isfinite(self._epoch):
             costs["epochs"] = costs["samples"] / self._epoch
+        columns = unite(measured + scores, ["trial", "k", *costs])
         latest = [
             {"trial": trial, "k": k, **{name: column[trial] for name, column in columns.items()}, **costs}
             for trial in range(len(state.x))
@@ -204,14 +206,6 @@ class Loop:
         if not latest:
             self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
-
-    def _measure(self, metric: Metric, view: View) -> list[float]:
-        """One number for each trial; other shapes, which a user's own measure may return, would mix up trials."""
-        numbers = metric.of(view)
-        if numbers.shape != (len(view.x),):
-            wanted = f"[{len(view.x)}], a number for each trial"
-            raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
-        return list(numbers.tolist())
 
     def _view(self, state: Any) -> View:
         averaging = self.algorithm.facts.averaging

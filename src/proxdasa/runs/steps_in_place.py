@@ -17,6 +17,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Algorithm, Engine, Sliced
 from proxdasa.engines.launch import signals
+from proxdasa.engines.thread_counts import threads
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import CheckedAgents
 from proxdasa.runs.results import Divergence
@@ -73,25 +74,21 @@ class StepsInPlace:
 
     def _write(self, k: int, state: Any, slices: Sequence[Any], gradient: Tensor | None) -> None:
         """Write the state after iteration k over that before: threads take slices in turn, each with one core."""
-        threads = torch.get_num_threads()
+        count = torch.get_num_threads()
         answers = [None] * len(slices) if gradient is None else torch.split(gradient, self._sliced.width, dim=-1)
         self._sliced.count(state.x, lambda: self._algorithm.step(self._sliced, k, slices[0]))
 
         def work(number: int) -> CheckedAgents:
             checked = self._checked.fork()
-            with torch.no_grad(), flushed_denormals():  # which are settings of a thread
-                for rows, answer in list(zip(slices, answers, strict=True))[number::threads]:
+            with torch.no_grad(), flushed_denormals(), threads(1):  # which are settings of a thread
+                for rows, answer in list(zip(slices, answers, strict=True))[number::count]:
                     checked.agents, checked.calls = self._sliced.with_answer(answer), self._checked.calls
                     _overwrite(rows, self._algorithm.step(checked, k, rows), checked)
             return checked
 
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(threads) as pool:
-                for checked in list(pool.map(work, range(threads))):
-                    self._checked.join(checked)
-        finally:
-            torch.set_num_threads(threads)
+        with ThreadPoolExecutor(count) as pool:
+            for checked in list(pool.map(work, range(count))):
+                self._checked.join(checked)
 
     def _stop(self) -> None:
         self.asked_to_stop = True

@@ -1,0 +1,49 @@
+"""What a problem and a regularizer answer, refused if it has another shape than it should.
+
+A user's own may give one: it would broadcast, and the run would end with other numbers, without a word.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from proxdasa.contracts import Evaluation, Problem, Regularizer
+
+
+def gradients(problem: Problem, x: Tensor, sample: Tensor) -> Tensor:
+    """The sample gradients at x, which stays as it is."""
+    before, found = writes(x), problem.grad(x, sample)
+    if found.shape != x.shape:
+        raise _wrong(problem, "grad", "", [list(x.shape)], found)
+    if writes(x) != before:
+        raise ValueError(f"{type(problem).__name__}.grad writes into x; use operations that are not in place")
+    return found
+
+
+def evaluation(problem: Problem, x: Tensor) -> Evaluation:
+    """Losses and gradients at x; of a point that all agents share, for each agent or their means."""
+    found, trials = problem.evaluate(x), x.shape[0]
+    rows = list(dict.fromkeys([x.shape[1], problem.agents]))
+    for part, answer, more in (("loss", found.loss, []), ("grad", found.grad, [x.shape[2]])):
+        wanted = [[trials, count, *more] for count in rows]
+        if list(answer.shape) not in wanted:
+            raise _wrong(problem, "evaluate", f"{part} of ", wanted, answer)
+    return found
+
+
+def value(regularizer: Regularizer, x: Tensor) -> Tensor:
+    """Ψ of each row."""
+    found = regularizer.value(x)
+    if found.shape != x.shape[:-1]:
+        raise _wrong(regularizer, "value", "", [list(x.shape[:-1])], found)
+    return found
+
+
+def writes(x: Tensor) -> int | None:
+    """How often x was written to; torch does not count it in inference mode."""
+    return None if x.is_inference() else x._version
+
+
+def _wrong(whose: object, verb: str, part: str, wanted: list[list[int]], got: Tensor) -> ValueError:
+    shapes = " or ".join(map(str, wanted))
+    return ValueError(f"{part}{type(whose).__name__}.{verb} must have the shape {shapes}; got {list(got.shape)}")
