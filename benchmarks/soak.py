@@ -199,7 +199,7 @@ def judge_end(sites: SiteProcesses) -> list[str]:
     epochs = max(sites.status(name)["epoch"] for name in NAMES)
     print(
         f"in the end: |mean u − mean v| = {error:.1e} of their size; objective {excess:.1e} above that of the "
-        f"undisturbed run, relative; trackers were set anew {epochs} times"
+        f"undisturbed run, relative; trackers were reset {epochs} times"
     )
     found = [f"the means of u and v differ by {error:.1e}"] if error > TRACKING else []
     return found + ([f"the objective is {excess:.1e} too large"] if abs(excess) > MARGIN else [])

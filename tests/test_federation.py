@@ -210,4 +210,4 @@ def test_without_one_site_the_others_solve_their_own_problem(told_more):
     federation = told_more[never_back]
     assert sorted(federation.results) == ["aachen", "berlin", "dresden"]
     check_trackers(federation)
-    assert federation.sites["aachen"].links.epoch > 0, "trackers were set anew when it had been away for long"
+    assert federation.sites["aachen"].links.epoch > 0, "trackers were reset when it had been away for long"

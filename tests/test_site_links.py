@@ -92,7 +92,7 @@ def test_the_row_of_a_neighbour_that_leaves_at_this_moment_counts(links, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "anew"),
+    ("ours", "theirs", "reset"),
     [
         (NOTHING, NOTHING, False),
         ((4, 7), (4, 7), False),
@@ -102,7 +102,7 @@ def test_the_row_of_a_neighbour_that_leaves_at_this_moment_counts(links, monkeyp
         (UNKNOWN, UNKNOWN, True),
     ],
 )
-def test_trackers_are_set_anew_unless_both_ends_know_that_they_counted_the_same(links, ours, theirs, anew):
+def test_trackers_are_reset_unless_both_ends_know_that_they_counted_the_same(links, ours, theirs, reset):
     """After a power cut nobody knows: that both say so is no agreement."""
     link = links.all["aachen"]
     links.begin(9)
@@ -110,7 +110,7 @@ def test_trackers_are_set_anew_unless_both_ends_know_that_they_counted_the_same(
     links.connections.put("aachen", Message(Kind.PROPOSE, 0, 12, since=theirs[0], counted=theirs[1]))
     links.read()
     assert link.since == 12
-    assert links.adopt() is anew
+    assert links.adopt() is reset
 
 
 @pytest.mark.parametrize("here", range(4))

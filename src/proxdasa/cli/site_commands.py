@@ -137,7 +137,7 @@ def _status_lines(found: Mapping[str, Any]) -> list[str]:
     return [
         f"{found['site']}: {found['doing']}, iteration {found['iteration']:,} of {found['of']:,}, {age:.0f} s ago",
         *(f"  {neighbour}: {state}" for neighbour, state in found["neighbours"].items()),
-        f"  {sent}, trackers set anew {found['epoch']} times",
+        f"  {sent}, trackers reset {found['epoch']} times",
         f"  {', '.join(shown)}",
     ]
 

@@ -27,7 +27,7 @@ class LinkLoss:
         check_probability(self.probability, "probability")
 
     def begin(self, draws: Draws) -> Events:
-        """Draw each round anew."""
+        """Draw each round independently."""
         return lambda block: ~draws.below(block, self.probability)
 
 

@@ -50,8 +50,9 @@ class StaleMessages:
         x_i ← W_ii x_i + Σ_j W_ij x_j^(k − a_ij),   a_ij uniform on 0, 1, ..., age
 
     over the links that are up, where x_j^(k') is what agent j mixed in iteration k' in the same call of ``mix``. The
-    age is drawn anew for each direction of a link in each round. Iterations are those in which the sender took part and
-    mixed; before there are enough of them, the oldest row stands in. What a method mixes at its start is never late.
+    age is drawn independently for each direction of a link in each round. Iterations are those in which the sender took
+    part and mixed; before there are enough of them, the oldest row stands in. What a method mixes at its start is never
+    late.
 
     W x has the same mean as x, but this has not: each receiver has rows of other iterations. Where rows settle, the
     error ends, and a method that forgets its past ends as near to the solution as without delays. A gradient tracker

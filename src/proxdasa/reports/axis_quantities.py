@@ -56,7 +56,7 @@ QUANTITIES = {
     "mean_loss": Quantity("mean of the sites' losses", "mean_i F_i(x_i)"),
     "mean_over": Quantity("sites in the means", log=False),
     "missed": Quantity("rounds of links missed", log=False),
-    "epoch": Quantity("times trackers were set anew", log=False),
+    "epoch": Quantity("times trackers were reset", log=False),
 }
 
 AXES = ("k", "samples", "gradients", "epochs", "passes", "rounds", "vectors", "bytes", "seconds")

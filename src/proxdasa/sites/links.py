@@ -4,7 +4,7 @@
 iteration on that both ends have agreed to (at the start: 0). In a round each end sends its row and waits for the
 other's; if that does not come in time, the end drops the link: its weight goes back to the site itself, in this round
 and until the link is taken up again. Each end remembers how many rounds it has counted. If the numbers differ when the
-link is taken up again, one end counted a round that the other did not, and trackers must be set anew.
+link is taken up again, one end counted a round that the other did not, and trackers must be reset.
 
 **Epochs.** Every site resets its trackers under an epoch number that spreads with the messages: a site that sees a
 higher number resets its own before the next iteration, and a link counts a round only between sites of the same epoch.
@@ -33,7 +33,7 @@ NEAR = 50
 BEAT = 1.0
 """Seconds between two messages in which a site that waits says so."""
 FAREWELL = 3.0
-"""After this many times its patience a site no longer expects a neighbour back, and has trackers set anew."""
+"""After this many times its patience a site no longer expects a neighbour back, and resets the trackers."""
 LEAP = 1_000
 """Nobody is this many epochs ahead."""
 OUTAGES = 100
@@ -60,7 +60,7 @@ class Link:
     last: tuple[int, int] = NOTHING
     """``since`` and ``counted`` when the link was dropped, until both ends have compared them."""
     dropped: float = 0.0
-    """When that was, on the monotonic clock; 0 once trackers were set anew for it."""
+    """When that was, on the monotonic clock; 0 once trackers were reset for it."""
     k: int = NEVER
     """The neighbour's iteration, when it last wrote."""
     usual: float = 0.0
@@ -130,7 +130,7 @@ class Links:
         return k
 
     def adopt(self) -> bool:
-        """Take over the highest epoch known; returns whether trackers must be set anew."""
+        """Take over the highest epoch known; returns whether trackers must be reset."""
         new = self.higher > self.epoch
         self.epoch = self.higher
         return new
@@ -140,10 +140,10 @@ class Links:
         return link.since is not None and link.since <= self.k
 
     def reset_everywhere(self, why: str) -> None:
-        """Have trackers set anew, at all sites that we reach."""
+        """Reset the trackers at all sites that this one reaches."""
         if self.higher == self.epoch:
             self.higher += 1
-            log.info("trackers are set anew (epoch %d): %s", self.higher, why)
+            log.info("trackers are reset (epoch %d): %s", self.higher, why)
 
     def _keep_pace(self) -> None:
         """A site that is alone waits as long as an iteration with others took: it must not run away from them."""
@@ -248,7 +248,7 @@ class Links:
     def _consider(self, link: Link, message: Message) -> None:
         """Answer a proposal."""
         if link.since is not None:
-            self.drop(link, "it wants to take up the link anew", tell=False)
+            self.drop(link, "it wants to take up the link again", tell=False)
         link.k = max(link.k, message.k - MARGIN)
         if self.k >= message.k:
             self._say_where(link)

@@ -269,7 +269,7 @@ class Site:
         return end, state
 
     def _reset(self, state: Any) -> Any:
-        """Set the tracker anew: u = v, so that their means over all sites that do so agree."""
+        """Reset the tracker to u = v, so that their means over all sites that do so agree."""
         tracking = self._algorithm.facts.tracking
         return state._replace(**{tracking.tracker: getattr(state, tracking.tracked)}) if tracking else state
 

@@ -43,7 +43,7 @@ class Message(NamedTuple):
 
     kind: Kind
     epoch: int = 0
-    """The number of times that trackers were set anew, as far as the sender knows."""
+    """The number of times that trackers were reset, as far as the sender knows."""
     k: int = NEVER
     """The sender's iteration; with PROPOSE and ACCEPT the one from which the link counts."""
     round: int = 0
