@@ -214,6 +214,23 @@ def observed_of(problem: Problem) -> Observed | None:
     return found
 
 
+class PartialGrad(Protocol):
+    """The gradients of some of the agents, as a problem may compute them by a method ``grad_of``.
+
+    Steps of large states then need the gradients of a few agents at a time.
+    """
+
+    def __call__(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
+        """∇G_i(x_i, ξ_i) of these agents, for their rows of x ``[trials, agents, d]`` and of the sample."""
+
+
+def partial_grad_of(problem: Problem) -> PartialGrad | None:
+    """The problem's ``grad_of``, if it has one that belongs to its ``grad``: a subclass may define another ``grad``."""
+    owner = next((each for each in type(problem).__mro__ if {"grad", "grad_of"} & vars(each).keys()), None)
+    found: PartialGrad | None = getattr(problem, "grad_of", None) if owner and "grad_of" in vars(owner) else None
+    return found
+
+
 class Peers(Protocol):
     """The processes that hold the other agents of a problem.
 
