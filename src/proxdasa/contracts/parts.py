@@ -100,6 +100,7 @@ class Problem(Protocol):
         ...         return {}
         ...
         ...     # `to`, `to_device` and `restrict` are needed only by runs with a `dtype`, a `device` or `processes`;
+        ...     # `grad_of` (see `PartialGrad`) only saves memory if the state is large;
         ...     # `join` (see `Peers`) only if parts of the problem must know something of each other
         >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
         >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)

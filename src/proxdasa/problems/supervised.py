@@ -109,10 +109,10 @@ class Supervised(Measured):
         elif self.partition is not None:
             raise ValueError("partition must be left out: the data are already divided into one file per agent")
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """The number d of parameters that are trained."""
-        return sum(shape.numel() for shape in self._shapes.values())
+        return sum(shape.numel() for shape in trained_shapes(self._module).values())
 
     @property
     def epoch(self) -> float:
@@ -279,11 +279,6 @@ class Supervised(Measured):
     @cached_property
     def _module(self) -> nn.Module:
         return make_module(self.model)
-
-    @cached_property
-    def _shapes(self) -> dict[str, torch.Size]:
-        """The shapes of the parameters that are trained."""
-        return trained_shapes(self._module)
 
     @cached_property
     def _training(self) -> Copies:
