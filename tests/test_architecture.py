@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "experiment_choices": set(),
     "lazy_names": set(),
     "memory_budget": set(),
+    "thread_counts": set(),
     "caller_warnings": set(),
     "devices": {"checks"},
     "modules": {"checks", "contracts"},
@@ -35,12 +36,13 @@ MAY_IMPORT = {
     "algorithms": {"checks", "contracts", "schedules"},
     "conditions": {"checks", "contracts", "devices", "samples"},
     "compressors": {"checks", "contracts", "devices"},
-    "engines": {"compressors", "conditions", "contracts", "devices", "exit_codes", "samples", "schedules"},
-    "metrics": {"checks", "contracts", "schedules"},
+    "engines": {"compressors", "conditions", "contracts", "devices", "exit_codes", "samples", "schedules", "thread_counts"},
+    "metrics": {"checks", "contracts", "schedules", "thread_counts"},
     # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
         "caller_warnings", "checks", "conditions", "contracts", "data", "descriptions", "devices", "disk", "engines",
         "memory_budget", "metrics", "mixing", "networks", "problems", "regularizers", "samples", "schedules",
+        "thread_counts",
     },
     "tensorboard": {"runs"},
     "optim": {

@@ -14,7 +14,7 @@ from proxdasa.contracts import Averaging, Facts
 from proxdasa.data import from_tensors
 from proxdasa.engines import Simulator, Task
 from proxdasa.problems import Quadratic, Supervised
-from proxdasa.regularizers import L1, Zero
+from proxdasa.regularizers import L1, L2Ball, Zero
 from proxdasa.schedules import Alpha, Number
 from tests.transcription import prox_l1
 
@@ -82,6 +82,15 @@ def expected(name, A, b, x, z):
 MEASURES = [*metrics.STANDARD, metrics.edge_consensus, metrics.per_agent(2.0), metrics.merit(3.0, optimum=0.5)]
 
 
+@pytest.fixture(params=[False, True], ids=["whole", "slices"])
+def long(request, monkeypatch):
+    """Slices of two coordinates, or one of all."""
+    if request.param:
+        monkeypatch.setattr(metrics, "AT_ONCE", 1)
+        monkeypatch.setattr(metrics, "SLICE", 2 * TRIALS)
+
+
+@pytest.mark.usefixtures("long")
 @pytest.mark.parametrize("metric", MEASURES, ids=lambda metric: metric.name)
 def test_equals_its_formula(metric, scene):
     A, b, x, z, view = scene
@@ -105,6 +114,20 @@ def test_table_stationarity_of_another_penalty(scene):
         spread = sum(sq(row - mean) for row in x[trial])
         assert float(other[trial]) == pytest.approx(sq(mean - threshold) + spread, rel=1e-10)
         assert float(other[trial]) != float(mine[trial])
+
+
+@pytest.mark.parametrize(
+    "metric", [*metrics.STANDARD, metrics.table_stationarity(L2Ball(0.1))], ids=lambda metric: metric.name
+)
+@pytest.mark.parametrize("psi", [L1([0.1, 0.2, 0.3, 0.4]), L2Ball(0.1)], ids=str)
+def test_what_needs_all_coordinates_is_not_measured_in_slices(metric, psi, scene, monkeypatch):
+    *_, view = scene
+    view.engine._task = view.engine._task._replace(regularizer=psi)
+    whole, threads = metric.of(view), torch.get_num_threads()
+    monkeypatch.setattr(metrics, "AT_ONCE", 1)
+    monkeypatch.setattr(metrics, "SLICE", 2 * TRIALS)
+    assert torch.allclose(metric.of(view), whole, rtol=1e-10)
+    assert torch.get_num_threads() == threads
 
 
 def test_lowest_accuracy_is_that_of_the_worst_agent(scene):

@@ -406,6 +406,8 @@ def test_a_part_of_a_problem_is_its_rows(problem):
     words = torch.from_numpy(np.random.default_rng(0).integers(-(2**31), 2**31, (2, n, whole.words), dtype=np.int32))
     x = torch.randn(2, n, d, dtype=torch.float64)
     expected = whole.grad(x, whole.sample(words))[:, rows]
+    by_whole = whole.grad_of(range(2, 5), x[:, rows].clone(), whole.sample(words)[:, rows])
+    assert torch.allclose(by_whole, expected, rtol=1e-12)
     for some in (part, inner):
         got = some.grad(x[:, rows].clone(), some.sample(words[:, rows].clone()))
         assert torch.allclose(got, expected, rtol=1e-12)

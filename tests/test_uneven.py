@@ -74,6 +74,16 @@ def test_the_sample_gradient_is_unbiased(weights):
     torch.testing.assert_close(means[0][0], exact[0])  # all of two examples
 
 
+@pytest.mark.parametrize("weights", ["agents", "examples"])
+def test_the_gradients_of_some_agents_have_their_weights(weights):
+    p = problem(4, weights=weights)
+    x, sample = torch.randn(2, 3, p.dim, dtype=torch.float64), Samples(p, 0, 2, range(3))(0)
+    whole = p.grad(x, sample)
+    for agents in (range(1), range(1, 3)):
+        rows = slice(agents.start, agents.stop)
+        torch.testing.assert_close(p.grad_of(agents, x[:, rows].contiguous(), sample[:, rows]), whole[:, rows])
+
+
 def test_an_agents_sample_does_not_depend_on_the_others():
     """Exact mode and processes see the same examples, whichever agents are in the same place."""
     p = problem(9)

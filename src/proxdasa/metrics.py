@@ -7,6 +7,8 @@ last appendix.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +18,12 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_positive_number
-from proxdasa.contracts import Evaluation, Observer, Regularizer
+from proxdasa.contracts import Evaluation, Observer, Regularizer, is_separable
 from proxdasa.schedules import Number
+from proxdasa.thread_counts import threads
 
-AT_ONCE = 2**22
-"""Elements of the differences from a mean that are held at a time."""
+AT_ONCE, SLICE = 2**22, 2**17
+"""Elements of temporary tensors up to which they are computed as a whole, and of those in a slice of longer ones."""
 
 
 class View:
@@ -62,11 +65,22 @@ class View:
         """The mean z̄ of the averaged gradients ``[trials, 1, d]``."""
         return self.engine.mean(self.z)
 
-    @cached_property
+    @property
     def y(self) -> Tensor:
         """The proximal point ``[trials, 1, d]`` that `Result.solution` gives at the end of a run."""
-        point = self.x_mean if self._z is None else self.x_mean - self.gamma * self.z_mean
-        return self.engine.prox(point, self.gamma)
+        return self._proximal_point(*self._means)
+
+    @property
+    def _means(self) -> tuple[Tensor, ...]:
+        return (self.x_mean,) if self._z is None else (self.x_mean, self.z_mean)
+
+    def _proximal_point(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        return self.engine.prox(x if z is None else x - self.gamma * z, self.gamma)
+
+    def total_of_y(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum over coordinates of a function of y, which gives one number per trial."""
+        part = lambda *means: function(self._proximal_point(*means))  # noqa: E731
+        return add_up(part, *self._means, separable=self.engine.separable)
 
     @cached_property
     def at_mean(self) -> Evaluation:
@@ -95,12 +109,33 @@ class View:
         """The consensus error (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
         return self.spread(self.x, self.x_mean)
 
+    def mapping_norm(self, z: Tensor, gamma: Number, regularizer: Regularizer | None = None) -> Tensor:
+        """‖G(x̄, z, γ)‖² ``[trials]``."""
+        separable = self.engine.separable if regularizer is None else is_separable(regularizer)
+        squares = lambda x, z: _squared_norm(self.mapping(x, z, gamma, regularizer))  # noqa: E731
+        return add_up(squares, self.x_mean, z, separable=separable)
+
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
         # A few agents at a time if rows are long, because differences of all take as much memory as x.
         count = max(1, AT_ONCE // (x.shape[0] * x.shape[-1]))
-        squares = [(rows - mean).square_().sum(-1, keepdim=True) for rows in torch.split(x, count, dim=-2)]
-        return self.engine.mean(torch.cat(squares, dim=-2)).flatten()
+        squares = lambda rows, mean: (rows - mean).square_().sum(-1, keepdim=True)  # noqa: E731
+        each = [add_up(squares, rows, mean) for rows in torch.split(x, count, dim=-2)]
+        return self.engine.mean(torch.cat(each, dim=-2)).flatten()
+
+
+def add_up(function: Callable[..., Tensor], *vectors: Tensor, separable: bool = True) -> Tensor:
+    """The sum over slices of coordinates of a function of vectors ``[trials, any, d]``; one slice unless they are long.
+
+    The function must be a sum over coordinates; if it is not ``separable``, it is called with all of them.
+    """
+    # The slices must not depend on how many agents are here, or sums would have other bits elsewhere.
+    trials, _, d = vectors[0].shape
+    if trials * d <= AT_ONCE or not separable:
+        return function(*vectors)
+    slices = zip(*(torch.split(each, max(1, SLICE // trials), dim=-1) for each in vectors), strict=True)
+    with threads(1):  # slices stay in the cache of a core; to hand each to several would take longer
+        return functools.reduce(torch.add, itertools.starmap(function, slices))
 
 
 @dataclass(frozen=True)
@@ -130,7 +165,11 @@ class Metric:
 
 
 def _squared_norm(vector: Tensor) -> Tensor:
-    return vector.square().sum(dim=(-2, -1))
+    return _sum(vector.square())
+
+
+def _sum(vector: Tensor) -> Tensor:
+    return vector.sum(dim=(-2, -1))
 
 
 def _loss(view: View) -> Tensor:
@@ -138,11 +177,11 @@ def _loss(view: View) -> Tensor:
 
 
 def _objective(view: View) -> Tensor:
-    return _loss(view) + view.engine.value(view.x_mean).flatten()
+    return _loss(view) + add_up(view.engine.value, view.x_mean, separable=view.engine.separable).flatten()
 
 
 def _stationarity(view: View) -> Tensor:
-    return _squared_norm(view.mapping(view.x_mean, view.at_mean.grad, view.gamma))
+    return view.mapping_norm(view.at_mean.grad, view.gamma)
 
 
 def _consensus(view: View) -> Tensor:
@@ -150,15 +189,15 @@ def _consensus(view: View) -> Tensor:
 
 
 def _density(view: View) -> Tensor:
-    return (view.x_mean.abs() > 1e-6).to(view.x.dtype).mean(dim=(-2, -1))
+    return add_up(lambda x: _sum((x.abs() > 1e-6).to(x.dtype)), view.x_mean) / view.x.shape[-1]
 
 
 def _solution_density(view: View) -> Tensor:
-    return (view.y != 0).to(view.x.dtype).mean(dim=(-2, -1))
+    return view.total_of_y(lambda y: _sum((y != 0).to(y.dtype))) / view.x.shape[-1]
 
 
 def _dual_gap(view: View) -> Tensor:
-    return _squared_norm(view.z_mean - view.at_mean.grad)
+    return add_up(lambda z, grad: _squared_norm(z - grad), view.z_mean, view.at_mean.grad)
 
 
 def _z_consensus(view: View) -> Tensor:
@@ -166,8 +205,7 @@ def _z_consensus(view: View) -> Tensor:
 
 
 def _certificate(view: View) -> Tensor:
-    # y = prox_γ(x̄ − γ z̄), so this is the mapping at (x̄, z̄) without another proximal step.
-    return _squared_norm((view.x_mean - view.y) / view.gamma)
+    return view.mapping_norm(view.z_mean, view.gamma)
 
 
 def _lowest_accuracy(view: View) -> Tensor:
@@ -221,8 +259,7 @@ def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
     """
 
     def of(view: View) -> Tensor:
-        unit = _squared_norm(view.mapping(view.x_mean, view.at_mean.grad, 1.0, regularizer))
-        return unit + view.engine.n * view.x_spread
+        return view.mapping_norm(view.at_mean.grad, 1.0, regularizer) + view.engine.n * view.x_spread
 
     return Metric("table_stationarity", of, parameters={} if regularizer is None else {"regularizer": regularizer})
 

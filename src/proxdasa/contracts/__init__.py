@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Mixing,
         Network,
         Observed,
+        PartialGrad,
         Peers,
         Problem,
         Regularizer,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         Solved,
         is_separable,
         observed_of,
+        partial_grad_of,
         running_of,
     )
 else:
@@ -62,6 +64,7 @@ __all__ = [
     "Observed",
     "Observer",
     "Part",
+    "PartialGrad",
     "PeerError",
     "Peers",
     "Problem",
@@ -74,6 +77,7 @@ __all__ = [
     "Tracking",
     "is_separable",
     "observed_of",
+    "partial_grad_of",
     "running_of",
     "unpack",
 ]

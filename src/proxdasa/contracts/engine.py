@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -86,21 +86,32 @@ class Question(NamedTuple):
 
 
 class Sliced(Agents, Protocol):
-    """The verbs of all agents for a slice of coordinates, with a gradient that is computed beforehand."""
+    """The verbs of agents for a slice of coordinates, with a gradient that is computed beforehand."""
 
+    agents: range
+    """Which agents they are."""
     width: int
     """How many coordinates a slice has."""
+    questions: list[Question]
+    """The gradients that a step asked for; zeros stand in for the answers if they are not known."""
 
-    def questions(self, step: Callable[[], object]) -> list[Question]:
-        """The gradients that a step asks for; zeros stand in for the answers, and nothing is counted."""
+    @property
+    def groups(self) -> Sequence[Sliced]:
+        """The same agents in groups, each of which takes a step by itself; what it mixes waits for `settle`."""
+
+    def settle(self, state: Any) -> tuple[list[Tensor], list[int]]:
+        """The variables after a step, and the places of those that are still to be mixed.
+
+        RuntimeError says that there is none because the step computes with what it has mixed.
+        """
 
     def answer(self, question: Question, x: Tensor) -> Tensor:
-        """The gradients of all agents at x, for a question that was asked at a slice of it."""
+        """The gradients of these agents at x, for a question that was asked at a slice of it."""
 
     def count(self, x: Tensor, step: Callable[[], object]) -> None:
         """Count the messages of a step, as those of a variable x."""
 
-    def with_answer(self, answer: Tensor | None) -> Agents:
+    def with_answer(self, answer: Tensor | None) -> Sliced:
         """The agents of a slice whose gradient is known, if there is one."""
 
 
@@ -147,6 +158,10 @@ class Observer(Protocol):
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step of γΨ, row by row."""
+
+    @property
+    def separable(self) -> bool:
+        """Whether Ψ is a sum over coordinates of one function of each (`is_separable`)."""
 
     def observe_neighbours(self, x: Tensor) -> Tensor:
         """Σ_{j~i} x_j over the unweighted graph."""

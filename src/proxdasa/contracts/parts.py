@@ -100,6 +100,7 @@ class Problem(Protocol):
         ...         return {}
         ...
         ...     # `to`, `to_device` and `restrict` are needed only by runs with a `dtype`, a `device` or `processes`;
+        ...     # `grad_of` (see `PartialGrad`) only saves memory if the state is large;
         ...     # `join` (see `Peers`) only if parts of the problem must know something of each other
         >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
         >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
@@ -211,6 +212,23 @@ class Observed(Protocol):
 def observed_of(problem: Problem) -> Observed | None:
     """The faster way to measure a problem, if it has one."""
     found: Observed | None = getattr(problem, "observed", None)
+    return found
+
+
+class PartialGrad(Protocol):
+    """The gradients of some of the agents, as a problem may compute them by a method ``grad_of``.
+
+    Steps of large states then need the gradients of a few agents at a time.
+    """
+
+    def __call__(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
+        """∇G_i(x_i, ξ_i) of these agents, for their rows of x ``[trials, agents, d]`` and of the sample."""
+
+
+def partial_grad_of(problem: Problem) -> PartialGrad | None:
+    """The problem's ``grad_of``, if it has one that belongs to its ``grad``: a subclass may define another ``grad``."""
+    owner = next((each for each in type(problem).__mro__ if {"grad", "grad_of"} & vars(each).keys()), None)
+    found: PartialGrad | None = getattr(problem, "grad_of", None) if owner and "grad_of" in vars(owner) else None
     return found
 
 

@@ -18,8 +18,11 @@ from proxdasa.contracts import (
     Evaluation,
     Mixing,
     Observed,
+    PartialGrad,
     Running,
+    is_separable,
     observed_of,
+    partial_grad_of,
     running_of,
     unpack,
 )
@@ -85,6 +88,17 @@ class LocalAgents(ABC):
         if self._running is None:
             return self._each(lambda cell, rows: gradients(cell.problem, rows, cell.samples(k, sample)), x)
         return self._grad_and_update(x, k, sample)
+
+    def grad_of(self, agents: range, x: Tensor, k: int, sample: int = 0) -> Tensor:
+        """The same of some of the agents, counted with those of the first; not in exact mode."""
+        if agents.start == 0:
+            self.count_gradient(k, sample)
+        return gradients(self._task.problem, x, self.draw(k, sample)[:, agents.start : agents.stop], agents)
+
+    @property
+    def partial_grad(self) -> PartialGrad | None:
+        """The gradients of some of the agents, if the problem computes them."""
+        return partial_grad_of(self._task.problem)
 
     def count_gradient(self, k: int, sample: int) -> None:
         """Count a gradient at a sample; a second one at the same ξ uses no new sample."""
@@ -169,6 +183,11 @@ class LocalAgents(ABC):
     def value(self, x: Tensor) -> Tensor:
         """Ψ of each row."""
         return value(self._task.regularizer, x)
+
+    @property
+    def separable(self) -> bool:
+        """Whether Ψ is a sum over coordinates."""
+        return is_separable(self._task.regularizer)
 
     def enter(self, k: int) -> Tensor | None:
         """Begin iteration k; return which agents here take part, ``[trials, agents here, 1]``, or None if all do."""

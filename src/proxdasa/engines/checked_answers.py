@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Problem, Regularizer
+from proxdasa.contracts import Evaluation, Problem, Regularizer, partial_grad_of
 
 
-def gradients(problem: Problem, x: Tensor, sample: Tensor) -> Tensor:
-    """The sample gradients at x, which stays as it is."""
-    before, found = writes(x), problem.grad(x, sample)
+def gradients(problem: Problem, x: Tensor, sample: Tensor, agents: range | None = None) -> Tensor:
+    """The sample gradients at x, of all agents or of some; x stays as it is."""
+    partial = partial_grad_of(problem) if agents else None
+    before, verb = writes(x), "grad_of" if partial else "grad"
+    found = partial(agents, x, sample) if partial and agents else problem.grad(x, sample)
     if found.shape != x.shape:
-        raise _wrong(problem, "grad", "", [list(x.shape)], found)
+        raise _wrong(problem, verb, "", [list(x.shape)], found)
     if writes(x) != before:
-        raise ValueError(f"{type(problem).__name__}.grad writes into x; use operations that are not in place")
+        raise ValueError(f"{type(problem).__name__}.{verb} writes into x; use operations that are not in place")
     return found
 
 

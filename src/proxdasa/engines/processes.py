@@ -18,7 +18,7 @@ from proxdasa.engines.messages.neighbour_copies import NeighbourCopies
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.engines.messages.transport import Transport
 from proxdasa.engines.tasks import Task
-from proxdasa.engines.thread_counts import threads
+from proxdasa.thread_counts import threads
 
 
 @final

@@ -22,8 +22,8 @@ from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adja
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.engines.sliced_agents import SlicedAgents, in_slices
 from proxdasa.engines.tasks import Task
-from proxdasa.engines.thread_counts import threads
 from proxdasa.engines.varying_products import VaryingProduct
+from proxdasa.thread_counts import threads
 
 PARALLEL_FROM = 2**17
 """The number of elements of a state variable from which several threads pay off (measured)."""

@@ -3,12 +3,16 @@
 Gradients need all coordinates of a point; mixing, the proximal step of a separable Ψ and, if it says so
 (`contracts.Facts.coordinatewise`), the rest of a step take each coordinate by itself. So a step can be taken slice by
 slice, with temporary tensors that fit the cache, once its gradient is known.
+
+Only mixing crosses rows. If a step returns what it has mixed and computes nothing with it, agents can take the step
+group by group, with the gradients of one group at a time, and mix when all have done so.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -16,6 +20,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Algorithm, Question, Regularizer, is_separable, unpack
 from proxdasa.engines.agents import LocalAgents
+from proxdasa.engines.messages.halo import blocks
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.schedules import Number
 
@@ -23,6 +28,8 @@ LARGE = 2**23
 """Elements of a state variable from which on steps are taken in slices; a variable then takes tens of megabytes."""
 SLICE = 2**17
 """Elements of a variable in a slice (measured)."""
+GROUPS = 16
+"""Groups of agents, at most: with more of them, gradients would take little less memory, and longer."""
 
 
 def in_slices(algorithm: Algorithm, regularizer: Regularizer, elements: int) -> bool:
@@ -34,22 +41,29 @@ def in_slices(algorithm: Algorithm, regularizer: Regularizer, elements: int) -> 
 
 @final
 class SlicedAgents:
-    """The verbs of all agents for a slice of coordinates, with gradients that are computed beforehand."""
+    """The verbs of all agents, or of a group of them, for a slice of coordinates, with gradients computed beforehand.
 
-    def __init__(self, engine: LocalAgents, verbs: Verbs, trials: int) -> None:
-        self._engine, self._verbs = engine, verbs
-        self.degrees = verbs.degrees
-        rows = len(engine.agents) * trials
-        self.width = max(1, SLICE // rows)
+    What a group mixes waits: tensors without values stand in for it, of which torch refuses to use any.
+    """
+
+    def __init__(self, engine: LocalAgents, verbs: Verbs, trials: int, group: range | None = None) -> None:
+        self._engine, self._verbs, self._trials, self._waits = engine, verbs, trials, group is not None
+        self.agents = group or engine.agents
+        self.degrees = verbs.degrees[self.agents.start : self.agents.stop]
+        self.width = max(1, SLICE // (len(self.agents) * trials))
+        self.questions: list[Question] = []
         self._answer: Tensor | None = None
         self._counted: Tensor | None = None
-        self._questions: list[Question] = []
+        self._waiting: list[tuple[Tensor, Tensor, int]] = []
+        """What stands in for a mixed tensor, the tensor, and how often it had been changed in place."""
 
-    def questions(self, step: Callable[[], object]) -> list[Question]:
-        """What a step asks for; zeros stand in for the answers, and nothing is counted."""
-        self._questions = []
-        step()
-        return self._questions
+    @cached_property
+    def groups(self) -> Sequence[SlicedAgents]:
+        """The same agents in groups; none if the problem computes only the gradients of all of them."""
+        if self._engine.partial_grad is None:
+            return []
+        parts = blocks(len(self.agents), min(len(self.agents), GROUPS))
+        return [SlicedAgents(self._engine, self._verbs, self._trials, part) for part in parts]
 
     def count(self, x: Tensor, step: Callable[[], object]) -> None:
         """Count the messages of a step, as those of a variable x."""
@@ -60,13 +74,26 @@ class SlicedAgents:
     def with_answer(self, answer: Tensor | None) -> SlicedAgents:
         """The agents of a slice whose gradient is known, if there is one."""
         own = copy.copy(self)
-        own._answer, own._questions = answer, []
+        own._answer, own.questions, own._waiting = answer, [], []
         return own
 
     def answer(self, question: Question, x: Tensor) -> Tensor:
-        """The gradients of all agents at x, for a question that was asked at a slice of it."""
+        """The gradients of these agents at x, for a question that was asked at a slice of it."""
+        if self._waits:
+            return self._engine.grad_of(self.agents, x, *question.names)
         found: Tensor = getattr(self._engine, question.verb)(x, *question.names)
         return found
+
+    def settle(self, state: Any) -> tuple[list[Tensor], list[int]]:
+        """The variables after a step, and the places of those that are still to be mixed."""
+        variables, places = [], []
+        for place, found in enumerate(state):
+            waiting = [x for stand_in, x, _ in self._waiting if stand_in is found and not stand_in._version]
+            places += [place] if waiting else []
+            variables.append(waiting[0] if waiting else found)
+        if any(each.is_meta for each in variables) or any(x._version > then for _, x, then in self._waiting):
+            raise RuntimeError("a step computes with what it has mixed")
+        return variables, places
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """The slice of the gradient at a sample."""
@@ -74,6 +101,8 @@ class SlicedAgents:
 
     def full_grad(self, x: Tensor) -> Tensor:
         """The slice of the full gradient."""
+        if self._waits:
+            raise RuntimeError("full gradients are those of all agents")
         return self._ask(Question(x, "full_grad", ()))
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
@@ -84,6 +113,10 @@ class SlicedAgents:
         """The mixed slices, unless this iteration sends nothing."""
         if self._engine.rests:
             return unpack(tensors)
+        if self._waits:
+            stand_ins = tuple(torch.empty_like(x, device="meta") for x in tensors)
+            self._waiting += [(stand_in, x, x._version) for stand_in, x in zip(stand_ins, tensors, strict=True)]
+            return unpack(stand_ins)
         if self._counted is not None:
             self._engine.count_mixing(*[self._counted] * len(tensors))
         return unpack(tuple(map(self._verbs.mix, tensors)))
@@ -92,12 +125,14 @@ class SlicedAgents:
         """Sums over neighbours, or an agent's own row in their place if this iteration sends nothing."""
         if self._engine.rests:
             return self.degrees * x
+        if self._waits:
+            return torch.empty_like(x, device="meta")
         if self._counted is not None:
             self._engine.count_sum(self._counted)
         return self._verbs.neighbour_sum(x)
 
     def _ask(self, question: Question) -> Tensor:
-        self._questions.append(question)
-        if len(self._questions) > 1 and self._answer is not None:
+        self.questions.append(question)
+        if len(self.questions) > 1 and self._answer is not None:
             raise RuntimeError("a step asked for another gradient in one slice of its coordinates than in the first")
         return torch.zeros_like(question.x) if self._answer is None else self._answer

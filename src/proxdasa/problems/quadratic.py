@@ -110,6 +110,12 @@ class Quadratic:
         exact = self._curvature(x) - self.b
         return exact + sample if self.noise else exact
 
+    def grad_of(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
+        """The same of some of the agents."""
+        rows, part = slice(agents.start, agents.stop), copy.copy(self)
+        vars(part).update(A=self.A[rows], b=self.b[rows])
+        return part.grad(x, sample)
+
     def evaluate(self, x: Tensor) -> Evaluation:
         """The losses F_i(x_i) and gradients A_i x_i − b_i."""
         Ax = self._curvature(x)

@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count
-from proxdasa.contracts import Evaluation, Observed, Peers, Problem, Running, observed_of, running_of
+from proxdasa.contracts import (
+    Evaluation,
+    Observed,
+    PartialGrad,
+    Peers,
+    Problem,
+    Running,
+    observed_of,
+    partial_grad_of,
+    running_of,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +116,11 @@ class Repeated:
     def grad(self, x: Tensor, sample: Tensor) -> Tensor:
         """The gradients of the problem."""
         return self.problem.grad(x, sample)
+
+    @property
+    def grad_of(self) -> PartialGrad | None:
+        """The gradients of some of the agents, if the problem computes them."""
+        return partial_grad_of(self.problem)
 
     def evaluate(self, x: Tensor) -> Evaluation:
         """The losses and full gradients of the problem."""

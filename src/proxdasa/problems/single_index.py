@@ -176,6 +176,10 @@ class SingleIndex:
         s = torch.linalg.vecdot(X, x)
         return ((self.link.value(s) - Y) * self.link.slope(s)).mul_(2).unsqueeze(-1) * X
 
+    def grad_of(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:  # noqa: ARG002
+        """The same of some of the agents, of which their samples hold everything."""
+        return self.grad(x, sample)
+
     def evaluate(self, x: Tensor) -> Evaluation:
         """Mean loss and gradient over each agent's evaluation points, or the exact expectation."""
         if self.evaluation == "population":

@@ -109,10 +109,10 @@ class Supervised(Measured):
         elif self.partition is not None:
             raise ValueError("partition must be left out: the data are already divided into one file per agent")
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """The number d of parameters that are trained."""
-        return sum(shape.numel() for shape in self._shapes.values())
+        return sum(shape.numel() for shape in trained_shapes(self._module).values())
 
     @property
     def epoch(self) -> float:
@@ -229,6 +229,10 @@ class Supervised(Measured):
         """Gradients of all copies in one backward pass, or in a few where the batches are large."""
         return self._pass(x, self._check_buffers(buffers), sample).grads.view(x.shape)
 
+    def grad_of(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
+        """The gradients of some of the agents."""
+        return self._pass(x, self._check_buffers(None), sample, slice(agents.start, agents.stop)).grads.view(x.shape)
+
     def grad_and_buffers(self, x: Tensor, buffers: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and the running statistics ``[trials, n, s]`` after the forward pass."""
         made = self._pass(x, self._check_buffers(buffers), sample)
@@ -260,10 +264,11 @@ class Supervised(Measured):
         vars(part).update(kept | changes, _module=self._module, _training=training, _evaluating=evaluating)
         return part
 
-    def _pass(self, x: Tensor, r: Tensor | None, sample: Tensor) -> Pass:
-        """The copies x and r on their samples, as many at a time as fit the cache."""
+    def _pass(self, x: Tensor, r: Tensor | None, sample: Tensor, agents: slice = slice(None)) -> Pass:
+        """The copies x and r of these agents on their samples, as many at a time as fit the cache."""
         own, seeds = (sample[..., :-1], sample[..., -1:]) if self._random else (sample, None)
-        return sample_pass(self._training, x, r, own, seeds, self._x, self._y, self._batches.weights)
+        weights = None if self._batches.weights is None else self._batches.weights[agents]
+        return sample_pass(self._training, x, r, own, seeds, self._x, self._y, weights)
 
     def _check_buffers(self, buffers: Tensor | None) -> Tensor | None:
         return check_statistics(self._training.running, buffers)
@@ -274,11 +279,6 @@ class Supervised(Measured):
     @cached_property
     def _module(self) -> nn.Module:
         return make_module(self.model)
-
-    @cached_property
-    def _shapes(self) -> dict[str, torch.Size]:
-        """The shapes of the parameters that are trained."""
-        return trained_shapes(self._module)
 
     @cached_property
     def _training(self) -> Copies:

@@ -48,7 +48,6 @@ class CheckedAgents:
         """The agents whose verbs are called."""
         self.calls = 0
         """The number of checks so far; each further slice of the same rows starts from the count of the first."""
-        self.degrees = engine.degrees
         # For each trial and agent here: the call, and the iteration it belongs to.
         self._first = torch.full((len(trials), len(engine.agents), 2), math.inf, dtype=torch.float64)
 
@@ -72,6 +71,11 @@ class CheckedAgents:
         """Sums over neighbours."""
         return self.agents.neighbour_sum(self.check(x))
 
+    @property
+    def degrees(self) -> Tensor:
+        """The numbers of neighbours."""
+        return self.agents.degrees
+
     def check(self, x: Tensor) -> Tensor:
         """Return the rows, after noting which of them are not finite."""
         # Counted even if nothing is broken here, so that a number means the same call in all processes.
@@ -87,17 +91,18 @@ class CheckedAgents:
         """Discard what was found."""
         self._first.fill_(math.inf)
 
-    def fork(self) -> CheckedAgents:
-        """A checker that continues the count from here, for a slice of the coordinates."""
+    def fork(self, agents: range) -> CheckedAgents:
+        """A checker that continues the count from here, for a slice of the coordinates of some agents."""
         other = CheckedAgents(self._engine, self._trials)
-        other.k, other.calls = self.k, self.calls
+        other.k, other.calls, other._first = self.k, self.calls, other._first[:, agents.start : agents.stop]
         return other
 
-    def join(self, other: CheckedAgents) -> None:
+    def join(self, other: CheckedAgents, agents: range) -> None:
         """Take over what a fork has found."""
         self.calls = max(self.calls, other.calls)
-        earlier = other._first[..., 0] < self._first[..., 0]
-        self._first[earlier] = other._first[earlier]
+        own = self._first[:, agents.start : agents.stop]
+        earlier = other._first[..., 0] < own[..., 0]
+        own[earlier] = other._first[earlier]
 
     @property
     def complete(self) -> bool:

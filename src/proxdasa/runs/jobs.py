@@ -16,7 +16,6 @@ from functools import partial
 
 from proxdasa.checks import check_count
 from proxdasa.engines.launch.launcher import cores
-from proxdasa.engines.thread_counts import threads
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.interleaved_runs import take_turns
 from proxdasa.runs.pending_run import Listening, PendingRun
@@ -25,6 +24,7 @@ from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.trial_parts import Together
 from proxdasa.runs.worker_pool import WorkerPool
+from proxdasa.thread_counts import threads
 
 LONG = 2**29
 """The amount of work from which several processes are the default; a few seconds of one core."""

@@ -1,26 +1,39 @@
 """Steps of a large state in its own place, a slice of coordinates at a time.
 
 An ordinary step has the new state and several temporary tensors beside the old state, and the loop keeps the state of
-the last observation, from which it would replay a run that has diverged. Here there are the state, one gradient, and
-slices that fit the cache. Every slice is checked as it is computed, so that nothing has to be replayed.
+the last observation, from which it would replay a run that has diverged. Here there are the state, the gradient of an
+agent or a few, and slices that fit the cache; if a method computes with what it has mixed, the gradient of all agents.
+Every slice is checked as it is computed, so that nothing has to be replayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, Engine, Sliced
+from proxdasa.contracts import Algorithm, Engine, Question, Sliced
 from proxdasa.engines.launch import signals
-from proxdasa.engines.thread_counts import threads
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import CheckedAgents
 from proxdasa.runs.results import Divergence
+from proxdasa.thread_counts import threads
+
+
+class _Plan(NamedTuple):
+    """How a step is taken in slices."""
+
+    groups: Sequence[Sliced]
+    """Agents that take it together."""
+    question: Question | None
+    """The gradient that it asks for."""
+    mixed: list[int]
+    """The places of the variables that are mixed after that."""
 
 
 class StepsInPlace:
@@ -53,53 +66,106 @@ class StepsInPlace:
         """The state after iteration k, in the same tensors unless this step has to be taken as a whole."""
         self._engine.enter(self._first + k)
         self._checked.k, state = k, _apart(state, copied=not self._owned)
-        slices = self._slices(state)
-        questions = self._sliced.questions(lambda: self._algorithm.step(self._sliced, k, slices[0]))
-        self._owned = len(questions) <= 1 and all(question.x is slices[0].x for question in questions)
-        if not self._owned:
+        plan = self._plan(k, state)
+        self._owned = plan is not None
+        if plan is None:
             new = self._algorithm.step(self._checked, k, state)
             for tensor in new:
                 self._checked.check(tensor)
             return new
-        gradient = self._sliced.answer(questions[0], state.x) if questions else None
         try:
-            self._write(k, state, slices, gradient)
+            self._write(k, state, plan)
         except BaseException as error:
-            raise RuntimeError(f"iteration {k} ended amid its slices, so that there is no state to keep") from error
+            why = f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"iteration {k} ended amid its slices, and there is no state to keep ({why})") from error
         return state
 
-    def _slices(self, state: Any) -> list[Any]:
-        parts = (torch.split(variable, self._sliced.width, dim=-1) for variable in state)
-        return [type(state)(*rows) for rows in zip(*parts, strict=True)]
+    def _plan(self, k: int, state: Any) -> _Plan | None:
+        """How to take step k in slices, by trying the first one; None if it takes more than a gradient at x."""
+        for groups in filter(None, (self._sliced.groups, [self._sliced])):
+            agents, rows = groups[0].with_answer(None), _slices(state, groups[0])[0]
+            try:
+                variables, mixed = agents.settle(self._algorithm.step(agents, k, rows))
+            except Exception:  # torch may raise anything where a tensor without values is used
+                if groups[0] is self._sliced:
+                    raise
+                continue
+            if any(each.shape != rows.x.shape for each in variables) and groups[0] is not self._sliced:
+                continue  # a parameter has a row for each agent
+            questions = agents.questions
+            fits = len(questions) <= 1 and all(question.x is rows.x for question in questions)
+            return _Plan(groups, questions[0] if questions else None, mixed) if fits else None
+        return None
 
-    def _write(self, k: int, state: Any, slices: Sequence[Any], gradient: Tensor | None) -> None:
-        """Write the state after iteration k over that before: threads take slices in turn, each with one core."""
+    def _write(self, k: int, state: Any, plan: _Plan) -> None:
+        """Write the state after iteration k over that before: group by group what agents do alone, then mixing."""
+        began, first = self._checked.calls, _slices(state, self._sliced)
+        self._sliced.count(state.x, lambda: self._algorithm.step(self._sliced.with_answer(None), k, first[0]))
+        for group in plan.groups:
+            self._write_alone(k, state, plan, group, began)
+        after = self._checked.calls - len(state)
+
+        def mix(checked: CheckedAgents, rows: Any) -> None:
+            for place in plan.mixed:
+                checked.calls = after + place
+                rows[place].copy_(checked.check(self._sliced.mix(rows[place])))
+
+        if plan.mixed:
+            self._in_threads(mix, [(rows,) for rows in first], self._sliced)
+
+    def _write_alone(self, k: int, state: Any, plan: _Plan, group: Sliced, began: int) -> None:
+        """The part of `_write` for a group of agents, whose gradient is freed with the end of this."""
+        answers: Sequence[Tensor | None] = ()
+        if plan.question:
+            x = state.x[:, group.agents.start : group.agents.stop].contiguous()
+            answers = torch.split(group.answer(plan.question, x), group.width, dim=-1)
+
+        def take(checked: CheckedAgents, rows: Any, answer: Tensor | None) -> None:
+            checked.agents = agents = group.with_answer(answer)
+            checked.calls = began
+            variables, mixed = agents.settle(self._algorithm.step(checked, k, rows))
+            if mixed != plan.mixed:
+                raise RuntimeError("a step mixed other variables in one slice of its coordinates than in the first")
+            _overwrite(rows, variables, mixed, checked)
+
+        self._in_threads(take, list(itertools.zip_longest(_slices(state, group), answers)), group)
+
+    def _in_threads(self, act: Callable[..., None], slices: Sequence[tuple[Any, ...]], group: Sliced) -> None:
+        """Act on slices of these agents: threads take them in turn, each with one core."""
         count = torch.get_num_threads()
-        answers = [None] * len(slices) if gradient is None else torch.split(gradient, self._sliced.width, dim=-1)
-        self._sliced.count(state.x, lambda: self._algorithm.step(self._sliced, k, slices[0]))
 
         def work(number: int) -> CheckedAgents:
-            checked = self._checked.fork()
+            checked = self._checked.fork(group.agents)
             with torch.no_grad(), flushed_denormals(), threads(1):  # which are settings of a thread
-                for rows, answer in list(zip(slices, answers, strict=True))[number::count]:
-                    checked.agents, checked.calls = self._sliced.with_answer(answer), self._checked.calls
-                    _overwrite(rows, self._algorithm.step(checked, k, rows), checked)
+                for each in slices[number::count]:
+                    act(checked, *each)
             return checked
 
         with ThreadPoolExecutor(count) as pool:
             for checked in list(pool.map(work, range(count))):
-                self._checked.join(checked)
+                self._checked.join(checked, group.agents)
 
     def _stop(self) -> None:
         self.asked_to_stop = True
 
 
-def _overwrite(old: Any, new: Any, checked: CheckedAgents) -> None:
-    """Write a slice of the new state over that of the old one."""
+def _slices(state: Any, group: Sliced) -> list[Any]:
+    """The slices of the rows of a group."""
+    own = (variable[:, group.agents.start : group.agents.stop] for variable in state)
+    parts = (torch.split(variable, group.width, dim=-1) for variable in own)
+    return [type(state)(*rows) for rows in zip(*parts, strict=True)]
+
+
+def _overwrite(old: Any, new: Sequence[Tensor], mixed: Collection[int], checked: CheckedAgents) -> None:
+    """Write a slice of the new state over that of the old one; what is still to be mixed is checked after that."""
     held = {rows.untyped_storage().data_ptr() for rows in old}
     # A variable may become another one, which must not be written over before it is read.
-    moved = [checked.check(rows.clone() if rows.untyped_storage().data_ptr() in held else rows) for rows in new]
-    for rows, values in zip(old, moved, strict=True):
+    moved = [rows.clone() if rows.untyped_storage().data_ptr() in held else rows for rows in new]
+    for place, (rows, values) in enumerate(zip(old, moved, strict=True)):
+        if place in mixed:
+            checked.calls += 1
+        else:
+            checked.check(values)
         rows.copy_(values)
 
 
