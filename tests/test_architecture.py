@@ -36,7 +36,9 @@ MAY_IMPORT = {
     "algorithms": {"checks", "contracts", "schedules"},
     "conditions": {"checks", "contracts", "devices", "samples"},
     "compressors": {"checks", "contracts", "devices"},
-    "engines": {"compressors", "conditions", "contracts", "devices", "exit_codes", "samples", "schedules", "thread_counts"},
+    "engines": {
+        "compressors", "conditions", "contracts", "devices", "exit_codes", "samples", "schedules", "thread_counts",
+    },
     "metrics": {"checks", "contracts", "schedules", "thread_counts"},
     # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
