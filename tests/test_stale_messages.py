@@ -181,9 +181,9 @@ def test_any_number_of_ages(ages):
         VaryingProduct(network.W, range(n), np.arange(n), network.edges, torch.float64, exact=each)
         for each in (False, True)
     )
-    table = torch.from_numpy(np.random.default_rng(0).normal(size=(4, span, n, 1)))
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(4, span * n, 1)))
     for number, newest in ((0, 0), (1, 1), (70, span - 1), (71, span // 2)):
-        found, expected = (each.in_weather(Aged(table, newest), weather, number) for each in (sparse, exact))
+        found, expected = (each.in_weather(Aged(table, newest, span), weather, number) for each in (sparse, exact))
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert weather.ages(0).max() > 0.9 * sum(ages)
 

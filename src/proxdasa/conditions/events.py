@@ -99,7 +99,7 @@ class Draws:
         # How many of the bounds c/count a number reaches; to compare small numbers takes a ninth of the time.
         reached = np.zeros(words.permute(1, 2, 0).shape, dtype=np.uint8)
         for c in range(1, count):
-            reached += words.permute(1, 2, 0).numpy() >= np.int32(-(-c * 2**32 // count) - 2**31)
+            reached += (words.permute(1, 2, 0).numpy() >= np.int32(-(-c * 2**32 // count) - 2**31)).view(np.uint8)
         return torch.from_numpy(reached).permute(2, 0, 1)
 
     def times(self, block: int) -> Tensor:

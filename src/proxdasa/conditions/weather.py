@@ -18,8 +18,6 @@ from proxdasa.conditions.round_prediction import RoundPrediction
 from proxdasa.contracts import Network
 from proxdasa.devices import CPU, send
 
-CALM = 8
-"""The length of the spell in which all links are up, if none ever fails."""
 FEW = 255
 """The most Booleans that can be counted in a byte."""
 
@@ -88,7 +86,9 @@ class Weather:
         self._counted: tuple[Spell | None, list[int]] = (None, [])  # a spell, and how many links are up at its times
         self._calm = None
         if not (self._links or self._agents or self._present is not None):
-            self._calm = Spell(0, torch.ones(trials, len(network.edges), CALM, dtype=torch.bool), CALM)
+            self._calm = Spell(
+                0, torch.ones(trials, len(network.edges), 1, dtype=torch.bool).expand(-1, -1, BLOCK), BLOCK
+            )
         self.enter(0)
 
     @property
@@ -156,7 +156,7 @@ class Weather:
         again.
         """
         if self._calm:
-            return self._calm, number % CALM
+            return self._calm, number % BLOCK
         time = number if self._by_rounds else self._k
         for spell in self._spells:
             place = time - spell.first

@@ -12,48 +12,58 @@ class Aged(NamedTuple):
     """Rows of several ages."""
 
     table: Tensor
-    """``[batch, span, agents, d]``: the present rows and as many older ones as messages may have."""
+    """``[batch, span · agents, d]``: the present rows of all agents and as many older ones as messages may have."""
     newest: int
     """Where the present rows are; those of age a are at newest − a, modulo the span."""
+    span: int
+    """How many rows of each agent the table has."""
 
     def in_line(self) -> Tensor:
         """Each agent's rows behind each other, the newest first, ``[batch, agents, span · d]``."""
-        order = [self.newest - age for age in range(self.table.shape[1])]
-        return torch.cat([self.table[:, place] for place in order], dim=-1)
+        places = self.table.chunk(self.span, dim=1)
+        return torch.cat([places[self.newest - age] for age in range(self.span)], dim=-1)
 
     @staticmethod
     def of_lines(lines: Tensor, span: int) -> Aged:
         """The same rows again, from such lines."""
         newest, *older = lines.chunk(span, dim=-1)
-        return Aged(torch.stack([newest, *reversed(older)], dim=1), 0)
+        return Aged(torch.cat([newest, *reversed(older)], dim=1), 0, span)
 
 
-class Ring(NamedTuple):
-    """Rows of several ages in one table, each of which takes the place of the oldest."""
+class Ring:
+    """Rows of several ages in one table, each of which takes the place of the oldest.
 
-    names: list[str]
-    """Names of the older rows among the extra rows."""
-    slots: list[Tensor]
-    """The table at each of its places."""
-    older: list[list[Tensor]]
-    """The rows with these names, views of the table, for each place of the newest."""
-    aged: Aged
+    ``names`` are those of all but the oldest among the extra rows, for each tensor from the newest on.
+    """
 
-    @staticmethod
-    def of(table: Tensor, names: list[str], trials: int) -> Ring:
-        """A ring in this table, whose newest rows are at 0."""
-        span = table.shape[1]
-        views = [part.unbind(1) for part in torch.split(table, trials)]
-        older = [[view[(at - age) % span] for view in views for age in range(span - 1)] for at in range(span)]
-        return Ring(names, list(table.unbind(1)), older, Aged(table, 0))
+    def __init__(self, table: Tensor, span: int, names: list[str], trials: int) -> None:
+        self._places = table.chunk(span, dim=1)
+        self._names, self._views = names, [part.chunk(span, dim=1) for part in torch.split(table, trials)]
+        self._aged = [Aged(table, newest, span) for newest in range(span)]
+        self._extra: dict[int, dict[str, Tensor]] = {}  # for each place of the newest, once it was there
+        self._newest = 0
 
     def fits(self, x: Tensor, rows: dict[str, Tensor]) -> bool:
         """Whether it has rows like x, and the extra rows are still its own.
 
-        If they are not, the run has gone back, or agents have been out.
+        If they are not, the run has gone back, or agents have been out. Then none of them is: one tells of all.
         """
-        own = zip(self.names, self.older[self.aged.newest], strict=True)
-        return self.slots[0].shape == x.shape and all(rows.get(name) is view for name, view in own)
+        return rows.get(self._names[0]) is self._views[0][self._newest] and self._places[0].shape == x.shape
+
+    def turn(self) -> None:
+        """Let the oldest place be that of the newest rows."""
+        self._newest = (self._newest + 1) % len(self._places)
+
+    def put(self, x: Tensor, rows: dict[str, Tensor]) -> Aged:
+        """Let x be the newest rows, and all but the oldest the extra rows."""
+        newest = self._newest
+        if newest not in self._extra:
+            ages = range(len(self._places) - 1)
+            views = [view[newest - age] for view in self._views for age in ages]
+            self._extra[newest] = dict(zip(self._names, views, strict=True))
+        self._places[newest].copy_(x)
+        rows.update(self._extra[newest])
+        return self._aged[newest]
 
 
 @final
@@ -102,16 +112,12 @@ class LateRows:
         """
         if self._place is None:
             return None
-        place, span = self._place, self._count + 1
-        ring = self._rings.get((place, first))
-        if ring is None or not ring.fits(x, rows):
-            ring = self._begin(x, place, rows, first)
+        ring = self._rings.get((self._place, first))
+        if ring and ring.fits(x, rows):
+            ring.turn()
         else:
-            ring = ring._replace(aged=Aged(ring.aged.table, (ring.aged.newest + 1) % span))
-        ring.slots[ring.aged.newest].copy_(x)
-        rows.update(zip(ring.names, ring.older[ring.aged.newest], strict=True))
-        self._rings[place, first] = ring
-        return ring.aged
+            ring = self._rings[self._place, first] = self._begin(x, self._place, rows, first)
+        return ring.put(x, rows)
 
     def _begin(self, x: Tensor, place: int, rows: dict[str, Tensor], first: int) -> Ring:
         """A ring with what was sent before x; where nothing was, x itself."""
@@ -123,4 +129,4 @@ class LateRows:
             sent = rows[f"late.{place}"] > 0
             older = [torch.where(sent, *pair) for pair in zip(older, parts, strict=True)]
         by_age = [torch.cat(older[age :: self._count]) for age in range(self._count)]
-        return Ring.of(torch.stack([x, *reversed(by_age)], dim=1), names, self._trials)
+        return Ring(torch.cat([x, *reversed(by_age)], dim=1), self._count + 1, names, self._trials)

@@ -83,12 +83,11 @@ class Simulator(LocalAgents):
 
         def apply(rows: Tensor) -> Tensor:
             aged = late.take(rows, self.extra_rows, len(mixed))
-            newest = -1 if aged is None else aged.newest
-            if newest not in made:  # usually once for all tensors
-                made[newest] = (
-                    self._varying.at_ages(weather, number, aged) if aged else self._varying.at(weather, number)
-                )
-            return made[newest](aged.table if aged else rows)
+            if aged is None:
+                return self._varying.at(weather, number)(rows)
+            if aged.newest not in made:  # usually once for all tensors
+                made[aged.newest] = self._varying.at_ages(weather, number, aged)
+            return made[aged.newest](aged.table)
 
         mixed: list[Tensor] = []
         for x in tensors:

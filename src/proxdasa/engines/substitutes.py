@@ -37,7 +37,9 @@ class Substitutes:
         device: torch.device = CPU,
     ) -> None:
         self._own, self._reach = (torch.from_numpy(each.astype(np.int32)) for each in (own, columns - own))
-        self._links, self._messages, self._width = torch.from_numpy(links), messages, width
+        self._links, self._width = torch.from_numpy(links), width
+        received = np.flatnonzero(messages >= 0)
+        self._received, self._messages = torch.from_numpy(received), torch.from_numpy(messages[received])
         self._receivers: dict[int, Tensor] = {}
         self._device = device
         self._spell: Spell | None = None
@@ -94,14 +96,15 @@ class Substitutes:
             terms = torch.from_numpy(words.view(np.int64)).index_select(1, self._links)
             self._bytes = terms.view(torch.uint8).permute(2, 0, 1).contiguous()
             self._spell, self._byte = spell, -1
-        if byte != self._byte:
+        if byte != self._byte and (self._byte < 0 or not torch.equal(self._bytes[byte], self._bytes[self._byte])):
             up = (self._bytes[byte] >> EIGHT).bitwise_and_(1)
             self._late = (0, torch.empty(0))
             trials = weather.trials
             if trials not in self._receivers:
                 self._receivers[trials] = self._own + self._steps(trials)
             places = torch.addcmul(self._receivers[trials], self._reach, up.to(torch.int32))
-            self._byte, self._up, self._places = byte, send(up, self._device), send(places, self._device)
+            self._up, self._places = send(up, self._device), send(places, self._device)
+        self._byte = byte
         return moment
 
     def _steps(self, trials: int, span: int = 1, device: torch.device = CPU) -> Tensor:
@@ -118,7 +121,8 @@ class Substitutes:
         block = number // BLOCK
         if self._block != block:
             ages = weather.ages(block).permute(1, 2, 0).to(torch.uint8 if span < BYTE // 2 else torch.int32)
-            ages = torch.nn.functional.pad(ages, (0, 0, 0, 1))  # the last one is that of an agent's own row
-            terms = ages.index_select(1, torch.from_numpy(self._messages % ages.shape[1]))
+            if len(self._messages) < ages.shape[1]:  # some agents live elsewhere
+                ages = ages.index_select(1, self._messages)
+            terms = ages.new_zeros(weather.trials, len(self._links), BLOCK).index_copy_(1, self._received, ages)
             self._block, self._ages = block, send(terms.permute(2, 0, 1).contiguous(), self._device)
         return self._ages

@@ -88,7 +88,7 @@ class VaryingProduct:
         self._values = torch.from_numpy(weights.T).to(dtype).to(device)  # [rounds, entries]
         # For each size of a batch: where sums begin among its terms, and their weights in each of the rounds.
         self._bags: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
-        self._held_ages: tuple[tuple[int, int], Sequence[Tensor]] = ((-1, 0), ())
+        self._pace, self._late = (-1, 0, 0), cast("tuple[int, Sequence[Tensor]]", (0, ()))
         self._terms = self._order() if exact else []
         self._spell: Spell | None = None
         self._first, self._made = 0, cast("Sequence[Tensor]", ())
@@ -111,44 +111,50 @@ class VaryingProduct:
 
         It is a product with tables like that of x, whose newest rows are in the same place.
         """
-        _, span, columns, d = x.table.shape
         if self._substitutes:
-            places = self._substitutes.late_places(weather, number, x.newest, span)
+            places = self._substitutes.late_places(weather, number, x.newest, x.span)
             return lambda table: self._sum_bags(table, places, number)
-        matrix, ages = self.matrix(weather, number), self._ages(weather, number, span)
+        matrix, late = self.matrix(weather, number), self._look_late(weather, number, x.newest, x.span)
         if self._dense:
-            # Slots of a table have the ages newest, newest − 1, ..., modulo the span: a part of two cycles.
-            cycle = ages.narrow(2, span - 1 - x.newest, span)
-            by_age = (cycle * matrix.unsqueeze(2)).view(len(matrix), -1, span * columns)
-            return lambda table: torch.bmm(_repeat(by_age, len(table)), table.view(-1, span * columns, d))
-        slots = (x.newest - ages) % span * columns + self._columns
+            return lambda table: torch.bmm(_repeat(late, table.shape[0]), table)
 
         def in_order(table: Tensor) -> Tensor:
-            begins = torch.arange(0, len(table) * span * columns, span * columns).unsqueeze(-1)
-            places = _repeat(slots, len(table)) + begins
-            return self._sum_in_order(table.reshape(-1, d), places, _repeat(matrix, len(table)))
+            batch, rows, d = table.shape
+            places = _repeat(late, batch) + torch.arange(0, batch * rows, rows).unsqueeze(-1)
+            return self._sum_in_order(table.reshape(-1, d), places, _repeat(matrix, batch))
 
         return in_order
 
-    def _ages(self, weather: Weather, number: int, span: int) -> Tensor:
-        """How old each entry's row is, ``[trials, entries]``; those of several rounds are looked up at once.
+    def _look_late(self, weather: Weather, number: int, newest: int, span: int) -> Tensor:
+        """W_r on a table with rows of several ages, ``[trials, rows, span · columns]``, whose newest are in this place.
 
-        For a dense matrix 1 where it is as old as that, for two cycles of ages from the oldest to 0, else 0:
-        ``[trials, rows, 2 · span, columns]``.
+        In exact mode the places of all entries in such a table, ``[trials, entries]``.
         """
-        length = weather.trials * (2 * span * len(self._source) if self._dense else len(self._columns))
-        block, place = divmod(number, BLOCK)
-        first = place - place % max(1, min(BLOCK, AT_ONCE // length))
-        if self._held_ages[0] != (block, first):
-            last = first + max(1, min(BLOCK, AT_ONCE // length))
-            here = weather.ages(block)[first:last, :, self._messages.start : self._messages.stop].long()
-            entries = len(self._source) if self._dense else len(self._columns)
-            ages = here.new_zeros(*here.shape[:2], entries).index_copy_(2, self._weighted.beside(here), here)
-            if self._dense:
-                cycles = (span - 1 - torch.arange(2 * span)) % span
-                ages = (ages.view(*here.shape[:2], self._shape[0], 1, -1) == cycles.unsqueeze(-1)).to(self._dtype)
-            self._held_ages = (block, first), send(ages, self._device).unbind()
-        return self._held_ages[1][place - first]
+        at = weather.look(number)[1] - self._first
+        # In the next rounds the newest rows will be in the next places, if all goes on like this.
+        pace = (number - at, (newest - at) % span, span)
+        first, made = self._late
+        if pace != self._pace or not 0 <= at - first < len(made):
+            first, made = self._late = at, self._make_late(weather, number, newest, span, self._made[at:])
+            self._pace = pace
+        return made[at - first]
+
+    def _make_late(
+        self, weather: Weather, number: int, newest: int, span: int, matrices: Sequence[Tensor]
+    ) -> Sequence[Tensor]:
+        """The same for this round and the next ones, as far as their matrices and ages are at hand."""
+        (block, place), entries = divmod(number, BLOCK), len(self._source)
+        most = AT_ONCE // (weather.trials * entries * (span if self._dense else 1))
+        matrices = matrices[: max(1, min(most, BLOCK - place))]
+        ages = weather.ages(block)[place : place + len(matrices), :, self._messages.start : self._messages.stop]
+        newest_of_each = torch.arange(newest, newest + len(matrices)).remainder_(span).view(-1, 1, 1)
+        slots = newest_of_each.repeat(1, weather.trials, entries)
+        slots.index_copy_(2, self._weighted.beside(slots), (newest_of_each - ages).remainder_(span))
+        if not self._dense:
+            return (slots * self._shape[1] + self._columns).unbind()
+        weights = torch.stack([*matrices]).unsqueeze(3)
+        late = weights.new_zeros(*weights.shape[:3], span, self._shape[1])
+        return late.scatter_(3, send(slots, self._device).view_as(weights), weights).flatten(3).unbind()
 
     def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
@@ -182,7 +188,7 @@ class VaryingProduct:
             span = max(1, min(spell.length, AT_ONCE // (weather.trials * len(self._source))))
             first = place - place % span
             made = self.matrices(spell.up[..., first : first + span], spell.first + first)
-            self._spell, self._first, self._made = spell, first, made
+            self._spell, self._first, self._made, self._late = spell, first, made, (0, ())
         return self._made[place - self._first]
 
     def matrices(self, up: Tensor, first: int) -> Sequence[Tensor]:
@@ -231,7 +237,7 @@ class VaryingProduct:
 
     def _sum_bags(self, table: Tensor, places: Tensor, number: int) -> Tensor:
         """The same sums with the weights that all links have in a round; places are those of each trial."""
-        (trials, entries), batch, d = places.shape, len(table), table.shape[-1]
+        (trials, entries), batch, d = places.shape, table.shape[0], table.shape[-1]
         if batch not in self._bags:
             starts = torch.from_numpy(self._indptr[:-1]) + torch.arange(batch).unsqueeze(-1) * entries
             offsets = starts.flatten().to(places.dtype).to(self._device)
@@ -260,5 +266,5 @@ def _starts(rows: np.ndarray, count: int) -> np.ndarray:
 
 def _repeat(values: Tensor, batch: int) -> Tensor:
     """Values of each trial for tensors that are stacked: they travel in the same messages and meet the same events."""
-    copies = batch // len(values)
+    copies = batch // values.shape[0]
     return values.expand(copies, *values.shape).flatten(0, 1) if copies > 1 else values

@@ -112,7 +112,7 @@ class Neighbourhood:
         up, aged = self._weather.links(number), age and age(x)
         if not aged:
             return weigh.in_weather(self.table(x, up=up), self._weather, number)
-        late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], aged.table.shape[1])
+        late = Late(self._weather.ages(number // BLOCK)[number % BLOCK], aged.span)
         table = self.table(aged.in_line(), up=up, late=late)
         return weigh.in_weather(Aged.of_lines(table, late.span), self._weather, number)
 
