@@ -48,8 +48,8 @@ N, TRIALS = 6, 2
 HOST = (
     (Samples, "__call__"), (CompressedRounds, "draw"), (Weather, "enter"), (Weather, "look"), (Weather, "links_up"),
     (Weather, "active_rows"),
-    (VaryingProduct, "matrix"), (VaryingProduct, "_ages"), (VaryingProduct, "_draw_noise"), (Substitutes, "_look"),
-    (Substitutes, "_ages_of"), (SiteBatches, "full_weights"),
+    (VaryingProduct, "matrix"), (VaryingProduct, "_late_slots"), (VaryingProduct, "_draw_noise"),
+    (Substitutes, "_look"), (Substitutes, "_ages_of"), (SiteBatches, "full_weights"),
 )  # fmt: skip
 """What works on the host: it makes tables of named random numbers, of many rounds or iterations at once where it can,
 and sends them; or looks at the sizes of a problem."""

@@ -143,18 +143,24 @@ class VaryingProduct:
         self, weather: Weather, number: int, newest: int, span: int, matrices: Sequence[Tensor]
     ) -> Sequence[Tensor]:
         """The same for this round and the next ones, as far as their matrices and ages are at hand."""
-        (block, place), entries = divmod(number, BLOCK), len(self._source)
+        place, entries = number % BLOCK, len(self._source)
         most = AT_ONCE // (weather.trials * entries * (span if self._dense else 1))
         matrices = matrices[: max(1, min(most, BLOCK - place))]
-        ages = weather.ages(block)[place : place + len(matrices), :, self._messages.start : self._messages.stop]
-        newest_of_each = torch.arange(newest, newest + len(matrices)).remainder_(span).view(-1, 1, 1)
-        slots = newest_of_each.repeat(1, weather.trials, entries)
-        slots.index_copy_(2, self._weighted.beside(slots), (newest_of_each - ages).remainder_(span))
+        slots = self._late_slots(weather, number, newest, span, len(matrices))
         if not self._dense:
             return (slots * self._shape[1] + self._columns).unbind()
         weights = torch.stack([*matrices]).unsqueeze(3)
         late = weights.new_zeros(*weights.shape[:3], span, self._shape[1])
-        return late.scatter_(3, send(slots, self._device).view_as(weights), weights).flatten(3).unbind()
+        return late.scatter_(3, slots.view_as(weights), weights).flatten(3).unbind()
+
+    def _late_slots(self, weather: Weather, number: int, newest: int, span: int, rounds: int) -> Tensor:
+        """Which of the ages in a table each entry's row has in these rounds, ``[rounds, trials, entries]``."""
+        block, place = divmod(number, BLOCK)
+        ages = weather.ages(block)[place : place + rounds, :, self._messages.start : self._messages.stop]
+        newest_of_each = torch.arange(newest, newest + rounds).remainder_(span).view(-1, 1, 1)
+        slots = newest_of_each.repeat(1, weather.trials, len(self._source))
+        slots.index_copy_(2, self._weighted.beside(slots), (newest_of_each - ages).remainder_(span))
+        return send(slots, self._device)
 
     def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
