@@ -280,7 +280,8 @@ class Site:
         row: Row = {"trial": 0, "k": k, **measure(self.agent, self._algorithm, self.study.metrics, state)}
         row |= self._share(row) if self.study.share and k and share else {}
         row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.connections.spent["bytes"]}
-        costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # those ignore failures
+        # The agent counts bytes as if nothing failed, so only those that were really sent are recorded.
+        costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}
         self.rows.append(row | costs)
         self._seen = k
 
