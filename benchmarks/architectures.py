@@ -23,7 +23,7 @@ AGENTS, BATCH, TIMES = 8, 16, (1, 10)
 
 
 def one_by_one(problem: Supervised, modules: list[torch.nn.Module], rows: torch.Tensor) -> list[torch.Tensor]:
-    """Each agent's gradient by a module of its own."""
+    """Each agent's gradient, computed by a module of its own."""
     found = []
     for module, own in zip(modules, rows, strict=True):
         module.zero_grad()
@@ -33,7 +33,7 @@ def one_by_one(problem: Supervised, modules: list[torch.nn.Module], rows: torch.
 
 
 def best(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """The least processor time of each function, the functions taking turns."""
+    """The least processor time of each function; the functions take turns."""
     times = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats):
         for name, function in functions.items():
@@ -54,7 +54,7 @@ def measure(name: str, trials: int) -> tuple[float, bool]:
     plain = partial(one_by_one, problem, modules, rows)
     times = best({"ours": lambda: problem.grad(x, sample, r), "plain": plain}, repeats=10 + 40 // trials)
     expected, random = plain(), problem.words > BATCH
-    if random:  # the masks of each agent are named
+    if random:  # a named seed gives the masks of each agent
         for module, seed in zip(modules, sample[..., -1].flatten().tolist(), strict=True):
             torch.manual_seed(seed % 2**32)
             expected[modules.index(module)] = one_by_one(problem, [module], rows[[modules.index(module)]])[0]

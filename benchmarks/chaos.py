@@ -1,8 +1,8 @@
 """``make chaos``: runs that are disturbed at random moments must end with the bits of an undisturbed one.
 
-Every tenth is restarted by torchrun, the others by ``--max-restarts``. Each leaves a checkpoint in every iteration and
+torchrun restarts every tenth run, and ``--max-restarts`` the others. Each writes a checkpoint in every iteration and
 suffers up to two faults: a process is killed, often while it writes a checkpoint, or its terminal is closed (SIGHUP),
-after which the run is resumed. Every fifth then finds no room on the disk for its results, once.
+after which the run is resumed. For every fifth run the disk then seems full the first time that it saves its results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Result.save = save
 
 
 def disturbed(seed: int, file: Path, folder: Path, undisturbed: Path) -> tuple[bool, list[str]]:
-    """Whether the disturbed run ended with the same bits, what was done to it, and its output if it did not."""
+    """Whether the disturbed run ended with the same bits, its faults, and its output if the bits differ."""
     rng, results = random.Random(seed), folder / "results"
     run = ("run", file, "-o", results, "--exact", "--checkpoint-every", 1)
     size, deeds = rng.choice([2, 3, 4]), []

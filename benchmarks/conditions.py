@@ -1,10 +1,10 @@
-"""What conditions cost, against a perfect network; run as ``python -m benchmarks.conditions``.
+"""The cost of conditions relative to a perfect network; run as ``python -m benchmarks.conditions``.
 
-One mixing step of two tensors of d numbers for each agent, and a whole step of Prox-DASA on perceptrons; one thread,
-one trial. An iteration of the loop is two calls, `enter` and `mix` or the method's `step`, and each time is that of
-``STEPS`` iterations in a row: a whole number of blocks of events, so that drawing them is part of it. The ways take
-turns, and the ratios are those of the best times. It is processor time: steps are so short that the clock on the wall
-shows what else the machine does. ``python -m benchmarks.conditions mixing`` or ``... steps`` measures one of the two.
+It measures one mixing step of two tensors of d numbers for each agent, and a whole step of Prox-DASA on perceptrons, in
+one thread and one trial. An iteration of the loop is two calls, `enter` and `mix` or the method's `step`, and each time
+is that of ``STEPS`` iterations in a row: a whole number of blocks of events, so that it includes drawing them. The
+candidates take turns, and the ratios are those of the best times. Times are processor time: steps are so short that
+wall-clock time would show what else the machine does. The argument ``mixing`` or ``steps`` selects one of the two.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PERCEPTRONS = ((8, 1, 64), (8, 4, 64), (64, 1, 64))
 
 
 def mixing(n: int, d: int, conditions: tuple[Condition, ...]) -> Callable[[], None]:
-    """``STEPS`` iterations of mixing, which go on where the last call stopped."""
+    """``STEPS`` iterations of mixing, which continue where the last call stopped."""
     problem = problems.Quadratic(torch.ones(1, 1, 1).expand(n, d, d), torch.zeros(n, d))
     engine = Simulator(Task(problem, networks.ring(n), regularizers.Zero(), proxdasa.Gossip(), 1, 0, conditions))
     x, z = torch.randn(2, 1, n, d)
@@ -82,7 +82,7 @@ def stepping(n: int, batch: int, hidden: int, conditions: tuple[Condition, ...])
         nonlocal state
         with torch.no_grad():
             for k in itertools.islice(iterations, STEPS):
-                state = loop._step(loop.engine, k, state)  # and so what it does for agents that are out
+                state = loop._step(loop.engine, k, state)  # includes what it does for agents that are out
 
     return steps
 

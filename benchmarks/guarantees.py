@@ -1,4 +1,4 @@
-"""Step sizes that the theory guarantees against those of a quick search; run as ``python -m benchmarks.guarantees``.
+"""Compares step sizes that the theory guarantees with those of a quick search: ``python -m benchmarks.guarantees``.
 
 Logistic regression on the breast cancer data, eight agents on a ring, one sample per step.
 """

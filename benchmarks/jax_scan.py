@@ -1,9 +1,9 @@
-"""The a9a run (8 agents on a ring, batches of 4, d = 8,066, Prox-DASA with L1) on one core: ours, or by hand.
+"""The a9a run (8 agents on a ring, batches of 4, d = 8,066, Prox-DASA with L1) on one core: ours, or written by hand.
 
 ``python -m benchmarks.jax_scan JAX``, or "bare gradient", "torch", "ordinary steps" or "compiled", prints the
-milliseconds that one iteration of one trial takes for one trial and for ten, the best of several repetitions. The
-examples are made up, as many and as sparse as a9a's. The bare gradient is the floor: on examples that are at hand, with
-a backward pass for this very network, and nothing is done with it.
+milliseconds per iteration and trial in runs of one trial and of ten, the best of several repetitions. The examples are
+made up, as many and as sparse as a9a's. The bare gradient is a lower bound: its examples are already selected, its
+backward pass is written for this very network, and the result is not used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ N, BATCH, GAMMA, ALPHA, WEIGHT = 8, 4, 1.25, 0.3, 1e-4
 INPUTS, HIDDEN, CLASSES, EXAMPLES = 123, 64, 2, 32_561
 SHAPES = [(HIDDEN, INPUTS), (HIDDEN,), (CLASSES, HIDDEN), (CLASSES,)]
 STEPS, REPEATS = 200, 5
-"""Iterations that are timed together, and how often."""
+"""How many iterations are timed together, and how many times."""
 
 
 def examples() -> tuple[np.ndarray, np.ndarray]:
@@ -41,7 +41,7 @@ def ring() -> np.ndarray:
 def fastest(advance: Callable[[], object], trials: int) -> float:
     """Milliseconds for one iteration of one trial, after a first call that compiles.
 
-    It is processor time, of all threads: the clock on the wall would show what else the core does.
+    This is the processor time of all threads: wall-clock time would show what else the core does.
     """
     advance()
     times = []
@@ -132,7 +132,7 @@ def in_torch(trials: int) -> float:
 
 
 def bare_gradient(trials: int) -> float:
-    """The forward and the backward pass alone, in the fewest products and with nothing recorded."""
+    """The forward and the backward pass alone, in the fewest products and without autograd."""
     import torch  # noqa: PLC0415
 
     torch.set_num_threads(1)
@@ -154,7 +154,7 @@ def bare_gradient(trials: int) -> float:
 
 
 def ours(trials: int, compiled: bool) -> float:
-    """The same run here, between two observations."""
+    """The same run in this library, between two observations."""
     import torch  # noqa: PLC0415
 
     import proxdasa  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Ten trials on a9a in one process and in as many as there are cores; what a run gains from them.
+"""Ten trials on a9a in one process and in two, if there are as many cores: what a run gains from several processes.
 
 Run as ``python -m benchmarks.jobs``; needs the data (``proxdasa data fetch a9a``).
 """
@@ -16,7 +16,7 @@ ITERATIONS = 1_000
 
 
 def measure(count: int, iterations: int = ITERATIONS) -> float:
-    """Seconds of a run in so many processes, observed at its ends only."""
+    """Seconds that a run takes in ``count`` processes, observed only at its start and its end."""
     (made,) = real_data.comparison("a9a", "as-published", {}, ["prox-dasa"], iterations).values()
     made = dataclasses.replace(made, observe_every=iterations)
     began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Many agents, and large models: seconds, and the peak of memory, each in a process of its own.
+"""Seconds and peak memory of runs with many agents and with large models, each in a process of its own.
 
 ``python -m benchmarks.large``; a part of ``make bench``. Many agents: phase retrieval on rings with d = 100 and ten
 evaluation points per agent, eight iterations of Prox-DASA, observed after each of them. Large models: a linear layer of
-so many parameters, eight agents, four iterations; the peak is compared with the state, the variables of all agents.
+up to 11 million parameters, eight agents, four iterations; the peak is compared with the state of all agents.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One of the processes of ``make bench``: steps with messages, and rounds, compared with bare gradients and messages.
 
-Started by run.py through our launcher or mpiexec, or on two machines with the interface between them; process 0 writes
-the times to the file it is given.
+run.py starts it by our launcher or mpiexec, or on two machines, where it is given the interface between them; process 0
+writes the times to the file it is given.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def rounds(run: Setup, transport: Transport) -> Callable[[], None]:
 class Bare:
     """The minimum that a step needs: the gradients of the agents here, and two rows to and from the other process.
 
-    Each vector has two agents at the edge of the block, as on a ring cut in two.
+    Two agents of each block are at its edge, as on a ring that is cut in two.
     """
 
     def __init__(self, run: Setup, transport: Transport) -> None:
@@ -135,7 +135,7 @@ def main() -> None:
         with torch.no_grad(), flushed_denormals():
             for _ in range(REPEATS + 1):
                 for what, act in candidates.items():
-                    transport.sum(torch.zeros(1))  # begin together
+                    transport.sum(torch.zeros(1))  # so that all processes begin together
                     times[what] = min(times[what], timed(act))
                 transport.sum(torch.zeros(1))
                 if transport.rank == 0:

@@ -1,4 +1,4 @@
-"""How good the setting of a quick search is: its rank among all settings of the default range, each run to the end.
+"""The quality of a quick search: the rank of its setting among all settings of the default range, each run to the end.
 
 Run as ``python -m benchmarks.quick_search``; takes some minutes.
 """

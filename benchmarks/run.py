@@ -51,9 +51,9 @@ def setup(trials: int) -> Setup:
 
 
 def numpy_loop(run: Setup, seed: int, tuned: bool) -> np.ndarray:
-    """One trial of the same run in NumPy, agents stacked, as the paper writes it or tuned by hand.
+    """One trial of the same run in NumPy with stacked agents, either as the paper writes it or tuned by hand.
 
-    Tuned means single precision and W^m made once; as written means NumPy's double precision and m products with W.
+    The tuned run uses single precision and computes W^m once; the other uses double precision and m products with W.
     """
     problem, network = run.problem, run.network
     dtype = np.float32 if tuned else np.float64
@@ -98,7 +98,7 @@ def stacking() -> None:
 
 
 def floor() -> None:
-    """What a step costs beyond the bare gradient on samples that are there already."""
+    """What a step costs beyond the bare gradient on samples that are drawn already."""
     run = setup(10)
     engine, algorithm = run.engine(), run.bound()
     state = algorithm.init(engine, run.start())
@@ -168,7 +168,7 @@ def products(n: int) -> dict[str, Callable[[torch.Tensor], object]]:
 
 
 def peak_memory(n: int, name: str, answer: multiprocessing.Queue[float]) -> None:
-    """Megabytes that making and using one product adds, in a process of its own."""
+    """Megabytes that making and using one product adds; runs in a process of its own."""
     x = torch.ones(1, n, WIDTH)
     product = products(n)[name]
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the imports
@@ -218,7 +218,7 @@ class Case(NamedTuple):
     trials: int
     observe_every: int = 0
     times: int = 1
-    """How many times as many examples the real data have."""
+    """How many times larger the real data set is."""
 
     def setup(self) -> Setup:
         """A run of Prox-DASA on 8 agents."""
@@ -233,7 +233,7 @@ class Case(NamedTuple):
         )
 
     def steps(self) -> Callable[[], None]:
-        """Eight steps of a run that goes on."""
+        """Eight steps of a run, which continue where the last call stopped."""
         run = self.setup()
         engine, algorithm = run.engine(), run.bound()
         kept = {"k": 0, "state": algorithm.init(engine, run.start())}
@@ -247,7 +247,7 @@ class Case(NamedTuple):
         return steps
 
     def bare(self) -> Callable[[], None]:
-        """Eight forward and backward passes of ONE network on all the same examples in one batch."""
+        """Eight forward and backward passes of ONE network on as many examples, all in one batch."""
         network, count = self.model(), 8 * self.batch * self.trials
         inputs, targets = self.x[:count], torch.zeros(count, dtype=torch.int64)
 
@@ -271,7 +271,7 @@ class Case(NamedTuple):
 
 
 def learning() -> None:
-    """A whole step against the bare gradient, and how much of a run is spent on observing it."""
+    """A whole step compared with the bare gradient, and the share of a run that is spent on observing it."""
     generator = torch.Generator().manual_seed(0)
     binary = (torch.rand(32_561, 123, generator=generator) < 0.11).float()
     images = torch.randn(3_000, 1, 28, 28, generator=generator)
@@ -302,7 +302,7 @@ def learning() -> None:
 
 
 def against_jax() -> None:
-    """The a9a run on one core, ours and by hand in JAX and in torch, in a process of its own for each."""
+    """The a9a run on one core, ours and written by hand in JAX and in torch, each in a process of its own."""
     rows, jax = [], dict[str, float]()
     for what in ("JAX", "bare gradient", "torch", "ordinary steps", "compiled"):
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -327,7 +327,7 @@ def against_jax() -> None:
 
 
 def processes() -> None:
-    """Two processes with four agents each: a step against its gradients and messages bare, and against one process."""
+    """Two processes with four agents each: a step compared with bare gradients and messages, and with one process."""
     program = str(Path(__file__).with_name("processes.py"))
     launches = {"one machine": lambda said: launch([sys.executable, program, said], 2)}
     mpiexec = Path(sys.executable).with_name("mpiexec")
@@ -384,7 +384,7 @@ def on_two_machines(rate: str, program: str, said: str) -> None:
 
 
 def between_sites() -> None:
-    """A round between two sites against the bare exchange of the same bytes, encrypted alike."""
+    """A round between two sites compared with the bare exchange of the same bytes, with the same encryption."""
     rows = []
     for link in (*sites.LINKS, sites.RELAYED):
         try:

@@ -1,11 +1,11 @@
-"""A round between two sites against the bare exchange: the same bytes, over gRPC with the same mutual TLS.
+"""Compares a round between two sites with a bare exchange of the same bytes, over gRPC with the same mutual TLS.
 
-Two processes, each of which has a site and one end of a bare stream: rounds of the sites, then as many bare exchanges,
-in turns. Bare is the least with which two programs exchange bytes through gRPC's streams: the main thread of each puts
-its message into the queue of the stream, and waits for the other's. The least round is a bare exchange with what no
-round can do without: a row becomes a message, the one that came is checked for numbers that are not finite, and both
-are mixed; it does not know who is there, which round it is, or when to give up. ``make bench`` starts the processes on
-this machine and, if the kernel can, at the ends of a slow link. By itself, on this machine alone::
+Each of two processes has a site and one end of a bare stream, and they take turns: rounds of the sites, then as many
+bare exchanges. A bare exchange is the least that two programs need to exchange bytes through gRPC's streams: the main
+thread of each puts its message into the queue of the stream, and waits for the other's. A least round adds what no
+round can do without: a row becomes a message, the received row is checked for numbers that are not finite, and both
+are mixed; it has no notion of neighbours, round numbers or time limits. ``make bench`` starts the processes on this
+machine and, if the kernel supports it, at the ends of a slow link. To run it by itself, on this machine alone::
 
     python -m benchmarks.sites
 """
@@ -41,7 +41,7 @@ from proxdasa.sites.links import Links
 from proxdasa.sites.rounds import Combination, Rounds
 from proxdasa.sites.wire_format import SIZE
 
-import grpc  # isort: skip - after proxdasa.sites.connections, which says what TLS may do
+import grpc  # isort: skip - after proxdasa.sites.connections, which restricts TLS
 
 NAMES = ("aachen", "berlin")
 """The first calls the second."""
@@ -53,7 +53,8 @@ LINKS: dict[str, dict[str, str]] = {
     "50 Mbit/s, 20 ms": {"rate": "50mbit", "delay": "20ms"},
 }
 RELAYED = "20 ms, by a relay"
-"""The link of this machine whose delay needs no kernel: both exchanges go through relays that hold bytes back."""
+"""A link on this machine whose delay needs no support by the kernel: all exchanges go through relays that hold bytes
+back."""
 DELAY = 0.02
 METHOD = "/bare.Stream/Exchange"
 OPTIONS = [("grpc.max_receive_message_length", 2**23)]
@@ -61,9 +62,9 @@ Times = dict[str, dict[str, float]]
 
 
 def measure(link: str) -> Times:
-    """For each width the seconds of a round, a bare exchange and a least round.
+    """For each width, the seconds that a round, a bare exchange and a least round take.
 
-    An OSError says why there is no such link.
+    Raises OSError with the reason if there is no such link.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -90,7 +91,7 @@ def measure(link: str) -> Times:
 
 
 class DelayingRelay(Relay):
-    """Passes all bytes on later, as a long line does: what follows need not wait for what is under way."""
+    """Passes all bytes on after a delay, as a long line does: new bytes enter while others are still under way."""
 
     def __init__(self, target: int) -> None:
         super().__init__(target, remember=False)
@@ -112,7 +113,7 @@ class DelayingRelay(Relay):
 
 
 def mixture() -> Combination:
-    """Half of each row."""
+    """Mixes two rows with equal weights."""
     return Combination({0: 0.5, 1: 0.5}, here=0)
 
 
@@ -135,7 +136,7 @@ class Rows:
 
 
 class Answerer:
-    """The bare end that is called. What it sends comes from the main thread, and what arrives goes there."""
+    """The bare end that is called. The main thread provides the messages that it sends, and gets those that arrive."""
 
     def __init__(self, address: str, files: list[bytes]) -> None:
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -155,7 +156,7 @@ class Answerer:
         yield from iter(self._outgoing.get, None)
 
     def _read(self, messages: Iterator[bytes]) -> None:
-        with suppress(grpc.RpcError):  # the end of the other process
+        with suppress(grpc.RpcError):  # the other process has ended
             for data in messages:
                 self._incoming.put(data)
 
@@ -200,7 +201,7 @@ def least_round(bare: Answerer | Caller, combine: Combination, x: torch.Tensor) 
 
 
 def timed(act: Callable[[], object], count: int) -> float:
-    """Seconds of one of so many calls."""
+    """Seconds per call, over ``count`` calls."""
     began = time.perf_counter()
     for _ in range(count):
         act()
@@ -208,7 +209,7 @@ def timed(act: Callable[[], object], count: int) -> float:
 
 
 def main(name: str, folder: Path, host: str, port: str, bare_port: str, repeats: int) -> None:
-    """One of the two processes; the one that calls takes the times."""
+    """Run one of the two processes; the one that calls writes the times."""
     share_one_heap()  # as the program of a site does
     calls = name == NAMES[0]
     other, own = NAMES[calls], credentials(folder, name)

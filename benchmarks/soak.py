@@ -1,9 +1,9 @@
-"""``make soak``: sites of a study for an hour, with a fault every few seconds, must not grow, hang or go wrong.
+"""``make soak``: the sites of a study run for an hour with a fault every few seconds, and must not grow, hang or fail.
 
-Four sites on this machine, each a process, behind relays. Two of them are killed with SIGKILL, or asked to stop, and
-started again; all of them are frozen for some seconds, or cut off from others. The two that are never ended are watched
-for the whole time: memory, open files and threads must be flat after a warm-up. In the end all links count, the sites
-have one model, the undisturbed one, and the mean of their trackers is that of their gradients.
+Four sites run on this machine, each in a process and behind a relay. Two of them are killed with SIGKILL, or asked to
+stop, and started again; all of them are frozen for some seconds, or cut off from others. The two that are never ended
+are watched for the whole time: memory, open files and threads must be flat after a warm-up. In the end all links count,
+all sites have the model of an undisturbed run, and the mean of their trackers is that of their gradients.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ LASTING = ("aachen", "celle")
 """The sites that are not killed."""
 PATIENCE, PAUSE = 3.0, 0.02
 LAST = 300
-"""Iterations without a fault in the end."""
+"""Iterations without a fault at the end."""
 WARM_UP = 0.25
 """The share of the time in which sites may grow."""
 SHORT = 180.0
-"""Seconds of measurements below which nothing is said about growth."""
+"""Growth is only judged if measurements span at least this many seconds."""
 ROOM = {"memory": 3.0, "files": 3.0, "threads": 3.0}
-"""By how much the fit may rise from its beginning to its end: megabytes, and numbers.
+"""By how much the fit may rise from its beginning to its end: in megabytes, and in numbers of files and threads.
 
-The server keeps about 3 kB of a lost connection for some minutes, so memory depends a little on the latest faults.
+The server keeps about 3 kB for a lost connection for some minutes, so memory depends a little on the latest faults.
 """
 HANG = 60.0
-"""Seconds without an iteration after which a site counts as hanging, from its start on: a site that is killed time and
-again before it has begun does not hang. No fault lasts a quarter as long."""
+"""Seconds without an iteration after which a site counts as hanging. They start anew when the site is restarted: a site
+that is killed time and again before it has begun does not hang. No fault lasts a quarter as long."""
 TRACKING, MARGIN = 1e-12, 1e-6
-"""What may be left in the end: of the difference of the trackers' means, and of the objective, both relative."""
+"""The largest errors allowed at the end: of the trackers' mean, and of the objective, both relative."""
 
 
 class Sample(NamedTuple):
-    """What a process uses."""
+    """What a process uses at one moment."""
 
     at: float
     memory: float
@@ -72,7 +72,7 @@ def rise(samples: list[Sample], what: str) -> float:
 
 
 class Watch(threading.Thread):
-    """Takes a sample of each site every second, and notices whoever makes no iteration for long."""
+    """Takes a sample of each site every second, and notices sites that have made no iteration for long."""
 
     def __init__(self, sites: SiteProcesses) -> None:
         super().__init__(daemon=True)
@@ -89,7 +89,7 @@ class Watch(threading.Thread):
                     pid = self.sites.running[name].pid
                     sample = measure(pid)
                 except (OSError, KeyError):
-                    continue  # it is just being started again, or has ended
+                    continue  # the site is just being restarted, or has ended
                 if self.sampling:
                     self.samples[name].append(sample)
                 k, now = self.sites.iteration(name), time.monotonic()
@@ -106,7 +106,7 @@ class Watch(threading.Thread):
 
 
 def disturb(rng: random.Random, sites: SiteProcesses, relays: dict[str, Relay]) -> str:
-    """Do something to a site; returns what."""
+    """Disturb a site; returns the name of the fault."""
 
     def kill(name: str) -> None:
         sites.kill(name)
@@ -134,7 +134,7 @@ def disturb(rng: random.Random, sites: SiteProcesses, relays: dict[str, Relay]) 
 
 
 def soak(minutes: float, seed: int, folder: Path, fork: bool = False) -> int:
-    """Run the sites; 0 if all is well, 1 with a reason if not. ``fork`` saves the start-up time of processes."""
+    """Run the sites; returns 0 if all is well, or prints why not and returns 1. ``fork`` saves start-up time."""
     rng, seconds, began = random.Random(seed), 60 * minutes, time.monotonic()
     ports = dict(zip(NAMES, free_ports(len(NAMES)), strict=True))
     relays = {name: Relay(port, remember=False) for name, port in ports.items()}
@@ -159,8 +159,8 @@ def soak(minutes: float, seed: int, folder: Path, fork: bool = False) -> int:
                     told = time.monotonic()
                     print(progress(told - begun, seconds, sites, watch, done), flush=True)
             sites.together()
-            watch.sampling = False  # results and a page take memory of their own
-            sites.let_end()  # which takes minutes after an hour: whoever makes iterations does not hang
+            watch.sampling = False  # saving the results and a page takes memory of its own
+            sites.let_end()  # takes minutes after an hour: a site that makes iterations does not hang
             while not watch.hanging and any(site.poll() is None for site in sites.running.values()):
                 time.sleep(0.1)
             watch.end()
@@ -182,7 +182,7 @@ def soak(minutes: float, seed: int, folder: Path, fork: bool = False) -> int:
 
 
 def progress(elapsed: float, seconds: float, sites: SiteProcesses, watch: Watch, done: Counter[str]) -> str:
-    """A line that says how far the soak is."""
+    """A line about the progress of the soak."""
     where = ", ".join(f"{name} {sites.iteration(name)}" for name in NAMES)
     memory = ", ".join(f"{name} {watch.samples[name][-1].memory:.0f} MB" for name in LASTING if watch.samples[name])
     return (
@@ -191,8 +191,8 @@ def progress(elapsed: float, seconds: float, sites: SiteProcesses, watch: Watch,
 
 
 def judge_end(sites: SiteProcesses) -> list[str]:
-    """What is wrong with the models and trackers in the end."""
-    undisturbed = dataclasses.replace(sites.study.setup, iterations=2_000).run()  # more change nothing
+    """What is wrong with the models and trackers at the end."""
+    undisturbed = dataclasses.replace(sites.study.setup, iterations=2_000).run()  # more iterations change nothing
     best = objective(sites, undisturbed.mean[0])
     reached = max(objective(sites, x) for x in sites.state("x"))
     error, excess = tracking_error(sites), (reached - best) / abs(best)
@@ -206,7 +206,7 @@ def judge_end(sites: SiteProcesses) -> list[str]:
 
 
 def report(watch: Watch, elapsed: float) -> list[str]:
-    """Print what the sites used; what grew."""
+    """Print what the sites used; returns what grew."""
     faults = []
     print(f"{elapsed / 60:.1f} minutes; what sites used: at the beginning, at the end, and by how much the fit rose")
     for name in LASTING:
@@ -232,7 +232,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no site must outlive us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # no site may outlive this process
     with tempfile.TemporaryDirectory(prefix="proxdasa-soak-") as name:
         return soak(given.minutes, given.seed, Path(name))
 

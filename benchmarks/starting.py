@@ -1,4 +1,4 @@
-"""How long a command takes that computes nothing, and importing the package, against importing torch alone.
+"""How long commands that compute nothing take, and importing the package, relative to importing torch alone.
 
 ``python -m benchmarks.starting``; a part of ``make bench``.
 """

@@ -14,7 +14,7 @@ console = Console()
 def best(
     functions: dict[str, Callable[[], object]], repeats: int = 20, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """The best time of each function, the functions taking turns."""
+    """The best time of each function; the functions take turns."""
     times = dict.fromkeys(functions, float("inf"))
     for _ in range(repeats + 1):  # the first turn warms up; being slower, it does not change the best time
         for name, function in functions.items():

@@ -1,6 +1,6 @@
 """The cost of a stacked 3 × 3 grid of γ and α relative to a run of one setting: ratios of processor time.
 
-Run as ``python -m benchmarks.tuning``; a9a joins where its data are (``proxdasa data fetch a9a``).
+Run as ``python -m benchmarks.tuning``; a9a is included if its data are there (``proxdasa data fetch a9a``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GAMMAS, ALPHAS = (0.003, 0.01, 0.03), (0.03, 0.1, 0.3)
 
 
 def seconds(acts: Sequence[Callable[[], object]]) -> list[float]:
-    """The least processor time of each in five interleaved repetitions."""
+    """The least processor time of each function in five interleaved repetitions."""
     taken = [float("inf")] * len(acts)
     for _ in range(5):
         for i, act in enumerate(acts):

@@ -10,7 +10,7 @@ from proxdasa.contracts import Agents
 def batch_grad(agents: Agents, x: Tensor, k: int, size: int, sample: int = 0) -> Tensor:
     """(1/b) Σ_j ∇G(x, ξ_j) over the b samples of iteration k, those with numbers kb, …, kb + b − 1.
 
-    The numbers are consecutive because samples are generated in blocks of consecutive numbers; so none are wasted.
+    The numbers are consecutive because samples are generated in blocks of consecutive numbers, so that none are wasted.
     """
     total = agents.grad(x, k * size, sample)
     for j in range(1, size):

@@ -25,8 +25,8 @@ class CDProxSGT(ProximalStep):
         ŷ = ŷ + Q(y − ŷ);   y = y + γ_y (W ŷ − ŷ)
         x̂ = x̂ + Q(x − x̂);   x = x + γ_x (W x̂ − x̂)
 
-    It starts with y = g = 0, and the copies with 0. The mean of y equals the mean of g after every step, however coarse
-    Q is. With plain gossip it is ProxGT-SA with a batch of one.
+    It starts with y = g = 0 and the copies ŷ = x̂ = 0. The mean of y equals the mean of g after every step, however
+    coarse Q is. With plain gossip it is ProxGT-SA with a batch of one.
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])

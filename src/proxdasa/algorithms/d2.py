@@ -49,7 +49,7 @@ class D2(ProximalStep):
         g_prev: Tensor
 
     def init(self, agents: Agents, x: Tensor) -> State:  # noqa: ARG002
-        """x₋ = x⁰, g₋ = 0."""
+        """Start with x₋ = x⁰ and g₋ = 0."""
         return self.State(x, x_prev=x, g_prev=torch.zeros_like(x))
 
     def step(self, agents: Agents, k: int, state: State) -> State:

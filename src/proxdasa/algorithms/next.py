@@ -21,7 +21,7 @@ class NEXT(ProximalStep):
         v = prox_γ(x − γ y)                     each agent's own linearised problem
         x = mix[x + α (v − x)];   y = mix[y]
 
-    Started with y = g = 0, so that the first tracker is the first gradient. A constant ``alpha`` is enough.
+    It starts with y = g = 0, so that the first tracker is the first gradient. A constant ``alpha`` is enough.
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])

@@ -19,8 +19,9 @@ class PGExtra(ProximalStep):
         h = mix[x] + h₋ − ½ (x₋ + mix[x₋]) − γ (g(x, ξ) − g₋)
         x' = prox_γ(h)
 
-    A minus marks last step's values. Started with h = x₋ = mix[x₋] = g₋ = 0, the first step is h = mix[x] − γ g. Every
-    agent finds the common solution if gradients have no noise, at a constant γ and without a tracker.
+    A minus marks last step's values. It starts with h = x₋ = mix[x₋] = g₋ = 0, so that the first step is
+    h = mix[x] − γ g. Without noise in the gradients every agent finds the common solution, at a constant γ and without
+    a tracker.
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
@@ -48,7 +49,7 @@ class PGExtra(ProximalStep):
         return self.State(x, *(torch.zeros_like(x) for _ in range(4)))
 
     def step(self, agents: Agents, k: int, state: State) -> State:
-        """Take a sample gradient, mix, correct by the step before, take the proximal step."""
+        """Take a sample gradient, mix, correct by the previous step, take the proximal step."""
         x, h, x_prev, mixed_prev, g_prev = state
         g, mixed = agents.grad(x, k), agents.mix(x)
         h = mixed + h - (x_prev + mixed_prev) / 2 - self.gamma * (g - g_prev)

@@ -8,7 +8,7 @@ Xin, Das, Khan and Kar (2021):
     ỹ' = y + v' − v
 
 starting with ỹ = v = the estimate at x⁰. The paper's α is called γ here, because it is the step of the prox. x' is
-mixed after y, so a step waits for its neighbours twice. The means of ỹ and v agree after every step.
+mixed after y, so an agent waits for its neighbours twice in a step. The means of ỹ and v agree after every step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arithmetic on rows in one pass over memory; written out, it would take several."""
+"""Arithmetic on rows in one pass over memory; as plain expressions it would take several passes."""
 
 from __future__ import annotations
 

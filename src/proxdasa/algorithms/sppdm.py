@@ -18,7 +18,7 @@ from proxdasa.schedules import Alpha, Number, as_schedule
 class SPPDM:
     """SPPDM (Wang, Zhang, Chang, Li and Luo, 2021), on the unweighted graph: no mixing matrix, one round per step.
 
-        p = p + α (deg x − Σ_{j~i} x_j)                       the dual of "neighbours agree"
+        p = p + α (deg x − Σ_{j~i} x_j)                       the dual of the constraint that neighbours agree
         s = x + η_k (x − x₋)                                  momentum
         x' = prox_{1/φ}([γ s + c (deg x + Σ_{j~i} x_j) + κ w − g(s, ξ) − p] / φ),      φ_i = γ + 2 c deg_i + κ
         w = w + β (x' − w)                                    the centre of the proximal term, z in the paper

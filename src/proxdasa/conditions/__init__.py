@@ -1,4 +1,4 @@
-"""Conditions: what goes wrong in a network. Links lose or disturb messages; agents are out, late or not always there.
+"""Conditions: what goes wrong in a network. Links lose or disturb messages; agents are out, late or absent at times.
 
     proxdasa.run(..., conditions=[conditions.LinkLoss(0.3), conditions.Outages(mean_up=200, mean_down=20)])
 
@@ -6,13 +6,13 @@ Links. In each round the links that are up give a matrix W_r. The weight of a mi
 
     W_r = W + Σ_{(i, j) missing} w_ij (e_i − e_j)(e_i − e_j)ᵀ,
 
-so that W_r stays symmetric and doubly stochastic: means survive every round, and gradient tracking stays exact. That
-takes an acknowledgement of each message in a real network: an end that does not know that its message was lost cannot
-keep its weight.
+so that W_r stays symmetric and doubly stochastic: every round preserves means, and gradient tracking stays exact. A
+real network needs an acknowledgement of each message for this: an end that does not know that its message was lost
+cannot keep its weight.
 
-Agents. One that is out keeps its whole state, draws no sample and has no link in that iteration.
+Agents. An agent that is out keeps its whole state, draws no sample and has no link in that iteration.
 
-Messages may arrive with noise. Then means survive in expectation only. They may be late. Then means do not survive.
+Messages. They may arrive with noise, which preserves means in expectation only, or late, which does not preserve them.
 
 Events are named by (seed, trial, link or agent, round or iteration) like samples, so they do not depend on the engine
 or on the number of processes, and a resumed run sees the same ones. Trials see different events.

@@ -15,22 +15,22 @@ from proxdasa import samples
 from proxdasa.samples import Words
 
 BLOCK = 64
-"""Times whose numbers are drawn together; part of the naming, so changing it changes every event. `Chain` has
-eight bits for a time and a state."""
+"""How many times have their numbers drawn together; this is part of the naming, so changing it changes every event.
+`Chain` has eight bits for a time and a state."""
 
 FEW = 32
-"""Up to so many whole numbers are drawn by comparisons."""
+"""Whole numbers below a count of at most this are drawn by comparisons."""
 
 Events = Callable[..., Tensor]
-"""From the number of a block of times (rounds, or iterations) to whether links or agents work, or how late messages are
-over directed links, ``[BLOCK, trials, items]``; or from the number of a round, a range of directed links and a number
-of coordinates to what is added to messages, ``[trials, links, coordinates]``."""
+"""Maps the number of a block of times (rounds, or iterations) to whether links or agents work, or to how late messages
+over directed links are, ``[BLOCK, trials, items]``; or maps the number of a round, a range of directed links and a
+number of coordinates to what is added to messages, ``[trials, links, coordinates]``."""
 
 
 class Condition(Protocol):
     """Something that happens to links (in each round), to agents (in each iteration) or to messages.
 
-    One that concerns delays also has ``age``, the longest.
+    A condition that concerns delays also has ``age``, the longest delay.
 
     Examples:
         >>> from dataclasses import dataclass
@@ -50,17 +50,17 @@ class Condition(Protocol):
 
     @property
     def concerns(self) -> Literal["links", "agents", "messages", "delays"]:
-        """What it happens to; usually a constant of the class."""
+        """What the condition affects; usually a constant of the class."""
 
     def begin(self, draws: Draws) -> Events:
-        """The events of one run, from its named random numbers."""
+        """Make the events of one run from its named random numbers."""
 
 
 class Draws:
     """Uniform numbers in (0, 1), named by seed, stream, trial, item and time.
 
-    What they return has shape ``[BLOCK, trials, items]``, with the times of an item side by side in memory, as the
-    generator yields them.
+    The numbers of a block have the shape ``[BLOCK, trials, items]``, with the times of an item side by side in memory,
+    as the generator yields them.
     """
 
     def __init__(self, seed: int, stream: int, trials: int, items: int, periods: Sequence[int] = ()) -> None:
@@ -70,11 +70,11 @@ class Draws:
         self._held: tuple[int, Tensor] | None = None
 
     def __call__(self, block: int) -> Tensor:
-        """The numbers of the times of a block."""
+        """The numbers for the times of a block."""
         return samples.uniforms(self._fetch(block))
 
     def below(self, block: int, probability: float) -> Tensor:
-        """Whether the numbers of a block are below a probability; cheaper than to compare the numbers."""
+        """Whether the numbers of a block are below a probability; cheaper than comparing the numbers themselves."""
         words = self._fetch(block)
         # (word + 2³¹ + ½) / 2³² < p, solved for the word. The bound may lie just outside of the words' range.
         bound = math.ceil(probability * 2.0**32 - 0.5) - 2**31
@@ -89,14 +89,14 @@ class Draws:
 
     def whole(self, block: int, count: int) -> Tensor:
         """Whole numbers below ``count``, each equally likely, for the times of a block: ⌊count · u⌋."""
-        return self.whole_bytes(block, count).long()  # bytes would wrap in whatever is computed with them
+        return self.whole_bytes(block, count).long()  # arithmetic on bytes would wrap around
 
     def whole_bytes(self, block: int, count: int) -> Tensor:
-        """The same as bytes if ``count`` is at most `FEW`: in less memory, for those who do not compute with them."""
+        """The same as bytes if ``count`` is at most `FEW`; bytes take less memory, but arithmetic on them wraps."""
         words = self._fetch(block)
         if count > FEW:
             return words.to(torch.int64).add_(2**31).mul_(count).bitwise_right_shift_(32)
-        # How many of the bounds c/count a number reaches; to compare small numbers takes a ninth of the time.
+        # Count how many of the bounds c/count a number reaches; comparing small numbers takes a ninth of the time.
         reached = np.zeros(words.permute(1, 2, 0).shape, dtype=np.uint8)
         for c in range(1, count):
             reached += (words.permute(1, 2, 0).numpy() >= np.int32(-(-c * 2**32 // count) - 2**31)).view(np.uint8)
@@ -120,9 +120,9 @@ class Draws:
 class Chain:
     """Items that fail and recover: a Markov chain with two states for each, all of them working before time 0.
 
-    A working item fails with probability ``fail`` at each time, a failed one recovers with probability ``recover``, by
-    one number u: below ``fail`` it has failed, above 1 − ``recover`` it works, in between it stays as it is. So the
-    state at any time follows from the last number that was decisive, and a run can begin anywhere.
+    At each time a working item fails with probability ``fail``, and a failed one recovers with probability ``recover``.
+    One number u decides: below ``fail`` the item fails, above 1 − ``recover`` it works, in between it stays as it is.
+    So the state at any time follows from the last decisive number, and a run can begin anywhere.
     """
 
     def __init__(self, draws: Draws, fail: float, recover: float) -> None:
@@ -139,9 +139,9 @@ class Chain:
         return torch.from_numpy(works).permute(2, 0, 1)
 
     def _decisions(self, block: int) -> NDArray[np.uint8]:
-        """``[trials, items, BLOCK]``: where the number of time t is decisive, 2t + 2 for failed and 2t + 3 for works.
+        """``[trials, items, BLOCK]``: 2t + 2 or 2t + 3 where the number of time t makes the item fail or work.
 
-        Elsewhere 0. The state before a block is 0 or 1, so the largest so far is the latest, and odd if it works.
+        Elsewhere 0. The state before a block is 0 or 1, so the largest code so far is the latest, and odd if it works.
         """
         failed = self._draws.below(block, self._fail).permute(1, 2, 0).numpy().view(np.uint8)
         stays = self._draws.below(block, math.nextafter(1 - self._recover, 2)).permute(1, 2, 0).numpy()
@@ -153,7 +153,7 @@ class Chain:
         """The state before a block, from the last decisive number of each item."""
         works = np.ones((self._draws.trials, self._draws.items), dtype=bool)
         undecided = np.ones_like(works)
-        # Backwards, because most items are decided by a recent number; the search ends once all are.
+        # Search backwards, because a recent number decides most items; the search ends once all are decided.
         for earlier in range(block - 1, -1, -1):
             last = self._decisions(earlier).max(axis=-1)
             works = np.where(undecided & (last > 0), last & 1 > 0, works)

@@ -36,7 +36,7 @@ class Bursts:
     """Links fail for several rounds in a row (the Gilbert–Elliott model).
 
     Each link works for ``mean_up`` rounds on average, then is down for ``mean_down`` rounds on average; both lengths
-    are geometric. In the long run it is down in a share mean_down / (mean_up + mean_down) of the rounds.
+    are geometric. In the long run it is down for a share mean_down / (mean_up + mean_down) of the rounds.
 
     Examples:
         >>> weather = conditions.Weather([conditions.Bursts(9, 3)], networks.ring(4), trials=1, seed=0)

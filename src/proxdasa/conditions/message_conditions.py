@@ -1,4 +1,4 @@
-"""What happens to messages on their way."""
+"""Messages that are disturbed or delayed on their way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class MessageNoise:
 
         x_i ← W_ii x_i + Σ_j W_ij (x_j + σ ε_ij),   ε_ij standard normal
 
-    over the links that are up. Each receiver has noise of its own: ε_ij and ε_ji are independent, and so are those of
+    over the links that are up. Each message has noise of its own: ε_ij and ε_ji are independent, and so are those of
     two neighbours that get the same row.
 
-    Means survive in expectation only. The mean over agents moves by (σ/n) Σ_ij W_ij ε_ij in each round. Variables that
-    a method contracts forget it again: an averaged gradient z ← mix[(1 − α) z + α v] keeps a bounded share. A gradient
-    tracker never forgets: the mean of u − v is a random walk, whose variance grows by (σ/n)² Σ_ij W_ij² in each round,
-    so methods with a tracker drift away in the long run.
+    Means are preserved in expectation only. The mean over agents moves by (σ/n) Σ_ij W_ij ε_ij in each round. Variables
+    that a method contracts forget this error: in an averaged gradient z ← mix[(1 − α) z + α v] it stays bounded. A
+    gradient tracker never forgets it: the mean of u − v is a random walk, whose variance grows by (σ/n)² Σ_ij W_ij² in
+    each round, so methods with a tracker drift away in the long run.
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
@@ -45,21 +45,21 @@ class MessageNoise:
 
 @dataclass(frozen=True)
 class StaleMessages:
-    """Messages are late: what a neighbour gets is a row of 0 to ``age`` iterations earlier, each equally likely.
+    """Messages are late: a neighbour gets a row from 0 to ``age`` iterations earlier, each equally likely.
 
         x_i ← W_ii x_i + Σ_j W_ij x_j^(k − a_ij),   a_ij uniform on 0, 1, ..., age
 
     over the links that are up, where x_j^(k') is what agent j mixed in iteration k' in the same call of ``mix``. The
-    age is drawn independently for each direction of a link in each round. Iterations are those in which the sender took
-    part and mixed; before there are enough of them, the oldest row stands in. What a method mixes at its start is never
-    late.
+    age is drawn independently for each direction of a link in each round. Only iterations in which the sender took
+    part and mixed are counted; until there are enough of them, the oldest row is used. What a method mixes at its
+    start is never late.
 
-    W x has the same mean as x, but this has not: each receiver has rows of other iterations. Where rows settle, the
-    error ends, and a method that forgets its past ends as near to the solution as without delays. A gradient tracker
-    does not forget, nor does a method that adds up differences between neighbours, such as PG-EXTRA: what its mean has
-    lost stays lost, and the method ends elsewhere, which a `TrackerWarning` says.
+    W x has the same mean as x, but the result of late messages has not, because receivers have rows of different
+    iterations. The error vanishes once rows settle, and a method that forgets its past ends as near to the solution as
+    without delays. A gradient tracker does not forget, nor does a method that adds up differences between neighbours,
+    such as PG-EXTRA: its mean keeps the error, and the method ends at another point; a `TrackerWarning` says so.
 
-    Mixing has one round for each iteration, because a second one would mix rows that are not there yet.
+    Mixing must have one round per iteration, because a second one would mix rows that are not there yet.
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
@@ -81,7 +81,7 @@ class StaleMessages:
 
 
 class TrackerWarning(UserWarning):
-    """The means that a tracker, or another correction, needs do not survive these conditions; it ends elsewhere.
+    """Conditions do not preserve the means that a tracker or another correction needs, so the method ends elsewhere.
 
     Examples:
         >>> import warnings

@@ -1,4 +1,4 @@
-"""How rounds follow iterations, learned from the past."""
+"""Predicts which iterations the next rounds belong to, from earlier rounds."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from proxdasa.conditions.events import BLOCK
 
 
 class RoundPrediction:
-    """Predicts the iterations of the rounds to come: the steps of a method usually have equally many rounds each.
+    """Predicts the iterations of the next rounds: all steps of a method usually have equally many rounds.
 
-    The prediction is that m rounds belong to one iteration and the next m to the g-th after it. It is made for few
-    rounds if it was wrong the last time, and for twice as many each time that it was right.
+    The prediction is that m rounds belong to one iteration and the next m to the g-th iteration after it. It covers
+    one round after it was wrong, and twice as many rounds each time that it was right.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class RoundPrediction:
         self._ahead = 1
 
     def predict(self, number: int, k: int, most: int) -> Sequence[int]:
-        """The iterations of rounds from ``number`` on, which belongs to iteration k; at most as many as asked."""
+        """The iterations of at most ``most`` rounds from ``number`` on, which itself belongs to iteration k."""
         if self._of(number) == k:
             self._ahead = min(2 * self._ahead, BLOCK)
         else:

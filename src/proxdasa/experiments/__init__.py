@@ -1,4 +1,4 @@
-"""Presets of the paper's experiments and of our own, and running several runs as a series."""
+"""Presets of the paper's experiments and of our own, and a function that runs several set-ups as a series."""
 
 from proxdasa.experiments.equal_budgets import affordable, plan_searches, tuned_setup
 from proxdasa.experiments.heterogeneity import heterogeneity

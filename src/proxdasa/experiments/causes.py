@@ -22,11 +22,11 @@ CHANGES: dict[str, Callable[[Setup, Setup], Setup]] = {
     "data": lambda run, other: _change_problem(run, partition=_problem(other).partition),
     "steps": lambda run, other: replace(run, algorithm=other.algorithm),
 }
-"""Each makes a run like the other in one respect."""
+"""Each function makes a run like the other run in one respect."""
 
 
 def causes(iterations: int = 500, trials: int = 10, seed: int = 0) -> dict[str, Setup]:
-    """Prox-DASA on MNIST by both presets, each of them unchanged first and then with one choice of the other's.
+    """Prox-DASA on MNIST by both presets, each of them unchanged first and then with one choice of the other preset.
 
     The names of the runs are keys of `CAUSES`. α_k does not depend on the number of iterations, so these are the first
     iterations of the runs of `real_data`.

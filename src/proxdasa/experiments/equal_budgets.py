@@ -1,13 +1,13 @@
-"""Methods that all get the same: settings to try, and gradients to evaluate or messages to send.
+"""Equal budgets for all methods: the number of settings to try, and of gradients to evaluate or messages to send.
 
-An agent evaluates g(k) sample gradients in k iterations, those of its start included. In a full gradient it evaluates
-one for each sample of a pass over its data. With a budget of G gradients a method makes
+An agent evaluates g(k) sample gradients in k iterations, including those of its start. A full gradient counts as one
+sample gradient for each sample of a pass over the agent's data. With a budget of G gradients a method makes
 
     K = max { k : g(k) ≤ G }
 
-iterations, in the search for its settings as in its runs; likewise with a budget of rounds, or of vectors that an agent
-sends to each neighbour. All are counted on a stand-in for the agents that computes nothing, so batches, restarts and
-snapshots are in them.
+iterations, both in the search for its settings and in its runs; likewise with a budget of rounds, or of vectors that an
+agent sends to each neighbour. All are counted on a stand-in for the agents that computes nothing, so the counts include
+batches, restarts and snapshots.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from proxdasa.runs.setup import Setup
 from proxdasa.tuning import Search, Setting, Tuning, choose
 
 LOOKS = 4
-"""Observations of a search after its start; it is ranked by the last, and each may take longer than many iterations."""
+"""Observations of a search after its start; the last one ranks it, and each may take longer than many iterations."""
 IDLE = 1_000
-"""Iterations in a row that spend nothing after which a method counts as one that never does."""
+"""After this many iterations in a row that spend nothing, a method is assumed never to spend anything."""
 
 
 class _Counting:
-    """Agents that compute nothing, and count what they are asked for."""
+    """Agents that compute nothing, but count the operations that a method asks for."""
 
     def __init__(self, setup: Setup) -> None:
         self.spent = {"gradients": 0.0, "rounds": 0.0, "vectors": 0.0}
@@ -69,7 +69,7 @@ class _Counting:
 
 
 def affordable(setup: Setup, budget: int, axis: str = "gradients") -> int:
-    """The most iterations in which an agent spends no more than that: ``gradients``, ``rounds`` or ``vectors``."""
+    """The most iterations in which an agent stays within the budget of ``gradients``, ``rounds`` or ``vectors``."""
     agents = _Counting(setup)
     method = dataclasses.replace(setup, iterations=budget, device="cpu").bound()
     title = setup.algorithm.facts.title
@@ -97,10 +97,10 @@ def plan_searches(
     trials: int,
     axis: str = "gradients",
 ) -> dict[tuple[str, str], Search]:
-    """For each method and network the search for its settings; all have the same number of settings and budget.
+    """Plan a search for the settings of each method on each network, with equal numbers of settings and equal budgets.
 
-    ``ranges`` has a list of values or a pair (low, high) for each parameter of each method. Of pairs ``settings`` are
-    drawn, the same for methods with the same ranges.
+    ``ranges`` has a list of values or a pair (low, high) for each parameter of each method. From pairs, ``settings``
+    values are drawn, the same ones for methods with the same ranges.
     """
     chosen = {method: _settings(method, own, settings, seed) for method, own in ranges.items()}
     (first, wanted), *_ = [(method, settings or len(own)) for method, own in chosen.items()]
@@ -142,6 +142,6 @@ def _settings(
 def tuned_setup(
     setup: Setup, tuned: Tuning, budget: int, observe_every: int | Literal["auto"] | None, axis: str = "gradients"
 ) -> Setup:
-    """The run of a method with its best setting, as long as its budget lasts."""
+    """The run of a method with its best setting, as long as its budget allows."""
     iterations = affordable(setup, budget, axis)
     return dataclasses.replace(setup, algorithm=tuned.algorithm, iterations=iterations, observe_every=observe_every)

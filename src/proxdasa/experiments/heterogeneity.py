@@ -1,4 +1,4 @@
-"""A study of gradient tracking: the same data, divided among the agents more and more unevenly."""
+"""A study of gradient tracking on data that are divided among the agents more and more unevenly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def heterogeneity(
 
     The model is a perceptron 64 → 32 tanh → 10 for digits, and LeNet for MNIST; λ = 1e-3. Both DASA methods take γ = 3
     and the theory's α = √(n/K); D-PSGD takes γ = 0.3, the one of {0.03, 0.1, 0.3, 1} with the lowest final objective on
-    digits at β = 100. Each is kept for every β.
+    digits at β = 100. These values are the same for every β.
     """
     if data not in DATA:
         raise ValueError(f"data must be {' or '.join(DATA)}; got {data!r}")
@@ -89,9 +89,9 @@ def skew(problem: Problem) -> float:
 def skewed_partition(y: Tensor, beta: float, agents: int) -> Partition:
     """The partition of level β: `Dirichlet`, but one class per agent for β = 0.
 
-    The limit β → 0 of Dirichlet is something else, one agent per class, and agents without a class would get a single
+    The limit β → 0 of Dirichlet differs: it has one agent per class, and agents without a class would get a single
     row. So for β = 0 the rows are sorted by label and cut into equal parts, where a part may hold some rows of the next
-    class. For β > 0 it is the first draw that gives every agent a batch.
+    class. For β > 0 the partition is the first draw that gives every agent a batch.
     """
     if beta == 0:
         return Shards(per_agent=1)

@@ -1,4 +1,4 @@
-"""What to do about a lost message: five rules, four of which are wrong, on problems whose answers are known."""
+"""Five rules for lost messages, four of which are wrong, compared on problems whose solutions are known."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _drop(W: Tensor, arrived: Tensor) -> Tensor:
 
 
 def _fill(V: Tensor) -> Tensor:
-    """Add to the diagonal what the rows lack of 1."""
+    """Add to the diagonal what each row needs to sum to 1."""
     return V + torch.diag_embed(1 - V.sum(dim=-1))
 
 
@@ -55,10 +55,10 @@ RULES: dict[str, Rule | None] = {
 
 
 class LossyAgents:
-    """The verbs of agents on a ring whose messages are lost, each with the same probability, under one of the rules.
+    """The verbs of agents on a ring that lose messages, each with the same probability, under one of the rules.
 
-    Unlike `conditions.LinkLoss` it loses each direction of a link on its own, because some rules differ only then.
-    Under the first rule a link counts as down if either of its messages is lost, which is more often.
+    Unlike with `conditions.LinkLoss`, the two directions of a link fail independently, because some rules differ only
+    then. Under the first rule a link is down if either of its messages is lost, so links are down more often.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LossyAgents:
         self._W = torch.from_numpy(ring(AGENTS).W.toarray())
         self._generator = torch.Generator().manual_seed(seed)
         self._last: dict[int, Tensor] = {}
-        """For each vector of a step, what each receiver has last of each sender."""
+        """For each vector of a step, the last row that each receiver got from each sender."""
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:  # noqa: ARG002
         """∇F_i, without noise."""
@@ -89,14 +89,14 @@ class LossyAgents:
     def mix(self, *tensors: Tensor) -> Any:
         """One round, in which all tensors travel in the same messages."""
         arrived = torch.rand(self._trials, AGENTS, AGENTS, generator=self._generator) >= self._loss
-        arrived |= torch.eye(AGENTS, dtype=torch.bool)  # nobody loses their own row
+        arrived |= torch.eye(AGENTS, dtype=torch.bool)  # an agent never loses its own row
         if self._rule is not None:
             V = self._rule(self._W, arrived)
             return unpack(tuple(V @ x for x in tensors))
         mixed = []
         for place, x in enumerate(tensors):
             sent = x.unsqueeze(1).expand(-1, AGENTS, -1, -1)
-            # Before a first message arrives, the receiver's own row is all it has.
+            # Until a first message arrives, the receiver uses its own row.
             last = self._last.get(place, x.unsqueeze(2).expand(-1, -1, AGENTS, -1))
             self._last[place] = torch.where(arrived.unsqueeze(-1), sent, last)
             mixed.append((self._W.unsqueeze(-1) * self._last[place]).sum(dim=2))
@@ -106,7 +106,7 @@ class LossyAgents:
 def distances(
     algorithm: Algorithm, rule: str, loss: float, agree: bool, iterations: int, every: int, trials: int, seed: int = 0
 ) -> Tensor:
-    """max_i ‖x_i − x*‖ after every so many iterations from 0 on, ``[observations, trials]``.
+    """max_i ‖x_i − x*‖ in iterations 0, ``every``, 2 ``every``, ..., of shape ``[observations, trials]``.
 
     If agents ``agree``, each F_i(x) = ½‖x − 1‖² and Ψ = 0, so x* = 1. Otherwise their quadratics differ, and Ψ is an L1
     norm.

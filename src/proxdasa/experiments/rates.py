@@ -23,12 +23,12 @@ MIXINGS = {"one": Gossip(1), "many": Gossip("auto")}
 MIXING_NAMES = {"one": "one round", "many": "⌈1/(1 − ρ)⌉ rounds"}
 """The mixings as tables and figures name them."""
 FIXED_AGENTS = 8
-"""The n for which K varies."""
+"""The n of the runs in which K varies."""
 SLOW_AGENTS = 4
-"""The n of the rings whose weights make ρ."""
+"""The n of the rings whose weights are chosen for a given ρ."""
 GAPS = {"prox-dasa": (0.25, 0.2, 0.16, 0.125), "prox-dasa-gt": (0.014, 0.01, 0.007, 0.005)}
 """The 1 − ρ of slow rings. Those of Prox-DASA-GT are smaller because its transient is shorter: on the rings of one
-method, that of the other is too short or too long to be measured."""
+method, the transient of the other is too short or too long to be measured."""
 SHORTEST = 64
 """The smallest K."""
 
@@ -41,12 +41,12 @@ class RateCase(NamedTuple):
     mixing: str
     """A key of `MIXINGS`."""
     gap: float | None
-    """The 1 − ρ of a ring whose weights make it so; 1 on the complete graph; None on the ring of weights 1/3."""
+    """The 1 − ρ of a ring whose weights are chosen for it; 1 on the complete graph; None on the ring of weights 1/3."""
     K: int
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         graph = self.mixing if self.gap is None else f"gap-{self.gap:g}"
         return f"{self.method}-n{self.n:03d}-{graph}-K{self.K:06d}"
 
@@ -54,7 +54,7 @@ class RateCase(NamedTuple):
 def rates(
     agents: Sequence[int] = RATE_AGENTS, longest: int = RATE_LONGEST, trials: int = 10, seed: int = 0
 ) -> dict[RateCase, Setup]:
-    """The runs of three questions, each of them made once even if two questions need it.
+    """The runs that answer three questions; a run that two questions need is made once.
 
     ‖G‖² against K: 8 agents on a ring, K = longest, longest/4, ... down to 64. Against n: rings of all sizes, K =
     longest/4. The transient: four agents on rings whose weights make 1 − ρ small, and on the complete graph, K =
@@ -88,7 +88,7 @@ def rates(
             iterations=case.K,
             trials=trials,
             seed=seed,
-            # Twice in the time 1/α = √(K/n) in which the method changes, so that observations give the mean over k.
+            # The method changes within 1/α = √(K/n) iterations; two observations in that time give the mean over k.
             observe_every=max(1, round(math.sqrt(case.K / case.n) / 2)),
             metrics=(metrics.stationarity, metrics.consensus),
         )
@@ -97,7 +97,7 @@ def rates(
 
 
 def lengths(longest: int, factor: int) -> list[int]:
-    """The numbers K of iterations: the longest, and what is left after dividing by the factor again and again."""
+    """The numbers K of iterations in ascending order: the longest, divided by the factor again and again."""
     found = [longest]
     while found[0] // factor >= SHORTEST:
         found.insert(0, found[0] // factor)

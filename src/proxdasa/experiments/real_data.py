@@ -41,7 +41,7 @@ GRID = tuning.combinations({"gamma": (1.0, 3.0, 10.0), "alpha": (0.3, 1.0, 3.0)}
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper gives: parameters for the divided loss, and the rows of its table."""
+    """What the paper states: parameters for the divided loss, and the rows of its table."""
 
     data: Callable[[], Dataset]
     model: Callable[[], nn.Module]

@@ -27,7 +27,7 @@ SPLIT_NAMES = {"alike": "agents alike", "one-class": "one class per agent"}
 
 
 class Case(NamedTuple):
-    """What a run of the study meets."""
+    """One run of the study: its method, its data and its imperfection."""
 
     method: str
     split: str
@@ -50,7 +50,7 @@ METHODS: dict[str, Algorithm] = {
     "d-psgd": DPSGD(gamma=0.3),
     "cdprox-sgt": CDProxSGT(gamma=1.0),
 }
-"""The methods; these parameters of a grid had the lowest objective where agents are alike and nothing fails."""
+"""The methods, with the parameters of a grid that had the lowest objective if agents are alike and nothing fails."""
 
 COMPRESSORS: dict[str, tuple[Compressor, float]] = {
     "float16": (Float16(), 1.0),
@@ -58,7 +58,7 @@ COMPRESSORS: dict[str, tuple[Compressor, float]] = {
     "tenth": (TopK(0.1), 0.3),
     "sign": (SignNorm(), 0.5),
 }
-"""How messages are made small, each with the step size of its gossip, of {0.05, 0.1, 0.2, 0.5, 1} or near."""
+"""The compressors, each with the step size of its gossip, chosen from {0.05, 0.1, 0.2, 0.5, 1} or near these."""
 
 
 def robustness(
@@ -71,8 +71,8 @@ def robustness(
 ) -> dict[Case, Setup]:
     """Six methods on digits on a ring with one round: on a perfect network, and on each imperfect one.
 
-    The problem is that of `heterogeneity`: a perceptron 64 → 32 tanh → 10, λ = 1e-3, batches of 16. SPPDM sends no
-    vectors that are mixed, so its messages are not compressed.
+    The problem is that of `heterogeneity`: a perceptron 64 → 32 tanh → 10, λ = 1e-3, batches of 16. SPPDM does not mix
+    the vectors that it sends, so its messages are not compressed.
     """
     load, model, observations = DATA["digits"]
     rows, network = load(), ring(agents)

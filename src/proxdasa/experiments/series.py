@@ -1,4 +1,4 @@
-"""Running several set-ups into one folder; finished runs are reused, interrupted ones resumed."""
+"""Runs several set-ups into one folder; finished runs are reused, and interrupted ones are resumed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_series(
     that an interruption never leaves a mixture of old and new. An interruption ends the series. The interrupted run is
     saved with the records it has, and resumes from its last checkpoint the next time. ``say`` is called with a sentence
     if runs are reused, and ``ended`` after each run, when its results are saved. The runs, and the trials of large
-    ones, are spread over ``jobs`` processes, with None over all cores if the work is long; the numbers are the same.
+    ones, are spread over ``jobs`` processes (None: over all cores if the work is long), with the same results.
     """
     earlier: dict[str, Result] = {}
     if overwrite:
@@ -64,7 +64,7 @@ def run_series(
 
         def end(result: Result) -> None:
             results[name] = result
-            if result.records:  # a report cannot read a folder without any
+            if result.records:  # a report cannot read a folder without records
                 result.save(place, overwrite=True)
             ended(name, place, result)
             if result.stopped != "interrupted":
@@ -81,7 +81,7 @@ def run_series(
 
 
 def _find_reusable(setups: Mapping[str, Setup], folder: Path) -> dict[str, Result]:
-    """The finished results in the folder; raises FileExistsError if there are any of other settings."""
+    """The finished results in the folder; raises FileExistsError if there are results of other settings."""
     found = {name: result for name in setups if (result := _load_intact(folder / name))}
     for name, result in found.items():
         if _settings(result.config) != _settings(setups[name].config()):
@@ -111,7 +111,7 @@ def _settings(config: Mapping[str, Any]) -> Any:
 
 
 def remove_results(folder: Path) -> None:
-    """Remove results, the configuration first, so that remains never look like complete results."""
+    """Remove results, the configuration first, so that leftovers never look like complete results."""
     for file in (records.CONFIG, records.RECORDS, records.FINAL):
         (folder / file).unlink(missing_ok=True)
     shutil.rmtree(folder / records.CHECKPOINTS, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Plans: what graph and theory predict before a run, and whether a run meets the conditions of the theory."""
+"""Plans: what the graph and the theory predict before a run, and whether a run meets the conditions of the theory."""
 
 from typing import TYPE_CHECKING
 

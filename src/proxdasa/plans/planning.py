@@ -28,12 +28,12 @@ TRACKING: dict[Any, bool] = {ProxDASA: False, ProxDASAGT: True}
 """The methods that the paper's theory covers, and whether they track gradients."""
 
 WORK = 30_000_000
-"""The most rows times rounds for a measurement, which then takes seconds."""
+"""The largest product of rows and rounds that is measured, which takes seconds."""
 
 
 @dataclass(frozen=True)
 class MixingPlan:
-    """One way to mix, and what follows from it.
+    """One way to mix, with its predictions.
 
     Examples:
         >>> one, *_, chebyshev = proxdasa.plan(networks.ring(16), d=100).mixings
@@ -50,14 +50,14 @@ class MixingPlan:
     m: int
     """Communication rounds in an iteration."""
     predicted: float | None
-    """The paper's bound on what is left of a disagreement: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1). None if the
-    graph changes, which the paper does not cover."""
+    """The paper's bound on the share of a disagreement that is left: ρ^m (Lemma 3), or 2 (1 − √(1 − ρ))^m (Lemma 1).
+    None if the graph changes, which the paper does not cover."""
     measured: float | None
-    """How much the protocol leaves of the worst disagreement: its largest value at the eigenvalues of W. On networks of
-    more than 512 agents, how much it leaves of a random one, which is less; None where that would take too long. If
-    the graph changes, the most that any m rounds of one iteration leave."""
+    """The share of the worst disagreement that the protocol leaves: its largest value at the eigenvalues of W. On
+    networks of more than 512 agents, the share of a random disagreement, which is less; None where that would take too
+    long. If the graph changes, the largest share that the m rounds of any iteration leave."""
     varrho: float | None
-    """ϱ(m) (Theorem 1); for Chebyshev mixing with its exact contraction 1/T_m(1/ρ) in place of ρ^m. None if the graph
+    """ϱ(m) (Theorem 1); Chebyshev mixing has its exact contraction 1/T_m(1/ρ) in place of ρ^m. None if the graph
     changes."""
     alpha_limit: float | None
     """The largest α_k that meets the theory's conditions, as far as γ and L are known (Lemmas 7, 8 and 11)."""
@@ -70,7 +70,7 @@ class MixingPlan:
     vectors: int
     """Vectors that an agent sends to each neighbour in an iteration that sends."""
     megabytes: float | None
-    """Megabytes (10⁶ bytes) that an agent sends in such an iteration: the mean, if each agent has its own process."""
+    """Megabytes (10⁶ bytes) that an agent sends in such an iteration, on average, if each agent has its own process."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Plan:
     gap: float
     """The spectral gap 1 − ρ."""
     messages_to_agree: float
-    """Messages that an agent sends, on average, until gossip has left a tenth of the worst disagreement: where graphs
-    that change and those that do not can be compared. On changing graphs of more than 512 agents, for whole periods."""
+    """Messages that an agent sends, on average, until gossip has reduced the worst disagreement to a tenth; this number
+    compares graphs that change with those that do not. Changing graphs of more than 512 agents count whole periods."""
     K: int | None
     """The number of iterations."""
     alpha: float | None
@@ -114,7 +114,7 @@ class Plan:
     d: int | None
     """The dimension of x."""
     every: int
-    """The number of iterations from one that sends to the next."""
+    """The number of iterations from one in which agents send to the next."""
     mixings: tuple[MixingPlan, ...]
 
     def describe(self) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def plan(
 ) -> Plan:
     """Predict how a method behaves on a network, before anything runs.
 
-    The paper's theory is for a graph that does not change. Of one that does, a plan contains what its matrices say, how
-    fast agents agree and how many messages that takes, and neither step sizes nor transient times.
+    The paper's theory is for a graph that does not change. For a graph that changes, a plan contains only what follows
+    from its matrices: how fast agents agree and how many messages that takes, but no step sizes or transient times.
 
     Args:
         network: the graph and its weights, for example ``networks.ring(16)``.
@@ -152,8 +152,8 @@ def plan(
         problem: gives d and the type, and an estimate of L unless that is given. The estimate is a lower bound and
             takes some full gradients: see `estimate_lipschitz`.
         mixing: a protocol to plan for besides those of the paper's rules.
-        every: the number of iterations from one that sends to the next, because of `Every` or of local steps. The
-            theory covers only 1.
+        every: the number of iterations from one in which agents send to the next, if `Every` or local steps skip some.
+            The theory covers only 1.
 
     Examples:
         >>> plan = proxdasa.plan(networks.ring(16), proxdasa.ProxDASAGT, K=10_000, gamma=0.01)
@@ -226,7 +226,7 @@ def rules(network: Network) -> dict[str, Gossip | Chebyshev]:
 
 
 def measure(network: Network, mixing: Gossip | Chebyshev) -> float | None:
-    """How much the protocol leaves of a disagreement: of the worst in small networks, of a random one in large.
+    """The share of a disagreement that the protocol leaves: the worst one in small networks, a random one in large.
 
     Mixing is a polynomial in W, so the worst case is its largest value at the eigenvalues of W other than λ₁ = 1.
     """

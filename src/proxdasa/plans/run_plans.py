@@ -34,15 +34,15 @@ def settings(setup: Setup, method: type[Algorithm] | None = None) -> dict[str, A
 
 
 def protocol(mixing: Mixing, every: int = 1) -> dict[str, Any]:
-    """The arguments of `plan` that a mixing determines, for a method that sends in every so many iterations."""
+    """The arguments of `plan` that a mixing determines, for a method that sends once in ``every`` iterations."""
     if isinstance(mixing, Every):
-        # Both send in iteration k only if k + 1 is a multiple of their numbers.
+        # The method and the mixing each send in iteration k only if k + 1 is a multiple of their own number.
         every, mixing = math.lcm(every, mixing.period), mixing.mixing
     return {"mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None, "every": every}
 
 
 def departure(setup: Setup) -> str | None:
-    """A sentence on the strictest condition on step sizes that a run breaks, or None; L is not needed.
+    """A sentence about the strictest condition on step sizes that a run violates, or None; L is not needed.
 
     Only Prox-DASA and Prox-DASA-GT with the paper's protocols have conditions: those of `theory.conditions`, and
     α_{k+1} ≤ α_k (Lemmas 7 and 8). They are checked at some iterations only, most of them early.

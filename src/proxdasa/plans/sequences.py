@@ -1,6 +1,6 @@
-"""Graphs that change: how much consecutive rounds leave of a disagreement, and how many messages agreement takes.
+"""Graphs that change: the share of a disagreement that rounds leave, and how many messages agreement takes.
 
-The paper's theory is for one W. What is here is computed from the matrices of the rounds and needs none.
+The paper's theory is for one W. The numbers here are computed from the matrices of the rounds and need no theory.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from proxdasa.networks import Network
 from proxdasa.networks.spectrum import DENSE_LIMIT
 
 WORK = 2**33
-"""The most multiplications for a measurement, which then takes seconds."""
+"""The most multiplications for a measurement, which take seconds."""
 SHARE = 0.1
-"""Agreement is compared where a disagreement has shrunk to this share."""
+"""Agents count as agreeing once a disagreement has shrunk to this share."""
 
 
 def measure_rounds(network: Network, m: int) -> float | None:
-    """The most that the m rounds of an iteration leave of a disagreement, ‖W_{r+m} ⋯ W_{r+1} − J‖; None if too costly.
+    """The largest share of a disagreement that m rounds leave, ‖W_{r+m} ⋯ W_{r+1} − J‖; None if too costly.
 
-    Iterations begin at different places of the period, unless m is a multiple of it; the worst one counts.
+    Iterations of m rounds begin at different places of the period, unless m is a multiple of it; the worst one counts.
     """
     n, period = network.n, len(network.rounds)
     starts = range(0, period, math.gcd(m, period))
@@ -37,10 +37,10 @@ def measure_rounds(network: Network, m: int) -> float | None:
 
 
 def messages_to_agree(network: Network) -> float:
-    """Messages that an agent sends, on average, until rounds of gossip have left a tenth of the worst disagreement.
+    """Messages that an agent sends, on average, until gossip has reduced the worst disagreement to a tenth.
 
-    Where the graph changes, rounds are counted from the first one on; in networks of more than 512 agents, whole
-    periods.
+    If the graph changes, rounds are counted from the first one on; in networks of more than 512 agents, whole periods
+    are counted.
     """
     rho, period = network.rho, len(network.rounds)
     if network.n == 1:

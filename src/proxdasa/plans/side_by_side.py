@@ -1,4 +1,4 @@
-"""One graph with every weighting, side by side."""
+"""Compares all weightings of one graph."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import numpy as np
 from proxdasa.networks import WEIGHTINGS, Network, fastest, from_graph
 
 MOST_AGENTS = 50
-"""The fastest weights of larger graphs take too long to compute for a comparison."""
+"""On larger graphs the fastest weights take too long to compute for a comparison."""
 
 
 def weightings(network: Network) -> tuple[dict[str, Network], dict[str, str]]:
     """The graph of a network with each of `networks.WEIGHTINGS`, and why some of them cannot be used.
 
-    If its own weights are none of these, they come first. A graph that changes has only its own.
+    If the network's own weights are none of these, they come first. A graph that changes has only its own weights.
 
     Examples:
         >>> made, refused = plans.weightings(networks.path(4))

@@ -21,9 +21,9 @@ def estimate_lipschitz(problem: Problem, steps: int = STEPS, seed: int = 0) -> f
 
         v ← ∇F_i(x + h v) − ∇F_i(x),  normalised;   L_i ≥ ‖∇F_i(x + h v) − ∇F_i(x)‖ / h for ‖v‖ = 1
 
-    Power iteration on the Hessians at the problem's x⁰, by differences and for all agents at once. The quotient never
-    exceeds L_i, and converges to the largest curvature near x⁰. Elsewhere the curvature may be larger, or unbounded, as
-    in phase retrieval. Takes ``steps`` + 1 full gradients, in double precision.
+    This is power iteration on the Hessians at the problem's x⁰, by differences and for all agents at once. The quotient
+    never exceeds L_i, and converges to the largest curvature near x⁰. Elsewhere the curvature may be larger, or
+    unbounded, as in phase retrieval. The estimate takes ``steps`` + 1 full gradients, in double precision.
 
     Examples:
         >>> A = torch.diag(torch.tensor([1.0, 5.0])).expand(3, 2, 2)
@@ -32,7 +32,7 @@ def estimate_lipschitz(problem: Problem, steps: int = STEPS, seed: int = 0) -> f
     """
     size = 8 * ROWS * problem.agents * problem.dim
     memory_budget.check(size, f"an estimate of L for {problem.agents:,} agents, d = {problem.dim:,},", "give L instead")
-    # A difference over 1e-4 loses about four digits, which would leave three of float32's.
+    # A difference over 1e-4 loses about four digits, so only three of float32's seven would be left.
     problem = problem.to(torch.float64)
     x = problem.start(seed, 1).to(torch.float64).expand(1, problem.agents, problem.dim)
     generator = torch.Generator().manual_seed(seed)

@@ -29,7 +29,7 @@ def bound(mixing: Gossip | Chebyshev, rho: float) -> float:
     ‖A_m − Ā_m‖ ≤ ρ^m ‖A₀ − Ā₀‖ (gossip, Lemma 3),   ≤ 2 (1 − √(1 − ρ))^m ‖A₀ − Ā₀‖ (Chebyshev, Lemma 1)
     """
     m = mixing.rounds_for(rho)
-    # The factor 2 makes Chebyshev's bound exceed 1 for few rounds; `contraction` is what really happens.
+    # The factor 2 makes Chebyshev's bound exceed 1 for few rounds; `contraction` gives the exact value.
     return float(2 * (1 - math.sqrt(1 - rho)) ** m if isinstance(mixing, Chebyshev) else rho**m)
 
 
@@ -51,13 +51,13 @@ def varrho(left: float) -> float:
     Theorem 1. It is at most 1 exactly if ρ^{2m} ≤ 1/3.
     """
     square = left**2
-    # There is a pole where mixing leaves everything as it is.
+    # There is a pole at 1, where mixing changes nothing.
     return (1 + square) * square / (1 - square) ** 2 if square < 1 else math.inf
 
 
 def c_gamma(gamma: float) -> float:
     """C_γ = 2 √((1 + 1/γ)² + (1 + γ/2)²), the Lipschitz constant of ∇η (Lemma 5)."""
-    # hypot, because γ is whatever a file says, and the squares of a tiny or huge one overflow.
+    # hypot, because γ may come from a file, and the squares of a tiny or huge one overflow.
     return 2 * math.hypot(1 + 1 / gamma, 1 + gamma / 2)
 
 

@@ -1,9 +1,10 @@
-"""What sites find out together, by rounds among neighbours: means of numbers, and whether all of them say yes.
+"""Means of numbers over all sites, and unanimous votes, computed by rounds among neighbours.
 
-Nobody collects anything. **Means** are mixed as x is: after ⌈ln ε / ln ρ⌉ rounds the share ε of the spread is left. A
-row of weights, which begins as 1 for the site itself, is mixed along, so that a site sees whose numbers its mean is of.
-**Yes** is said by one mark for each site, and all marks seen are passed on: n − 1 rounds reach everybody over any links
-that hold the network together, and a site that has seen n marks knows, whatever was lost on the way.
+No site collects the numbers. **Means** are mixed as x is: after ⌈ln ε / ln ρ⌉ rounds a share ε of the spread is left. A
+row of weights, initially 1 for the site itself, is mixed along, so that a site sees whose numbers its mean contains.
+In a **vote** each site that says yes sets its own mark, and sites pass on all marks that they have seen: n − 1 rounds
+reach every site as long as the links connect the network. A site that has seen n marks knows that the vote was
+unanimous, whatever messages were lost on the way.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class Mean(NamedTuple):
 
     values: list[float]
     over: float
-    """Of how many sites: 1 / Σ_j w_j², which is n if all have the weight 1/n, and less if some are missing."""
+    """The number of sites in the means, 1 / Σ_j w_j²: n if all have the weight 1/n, and less if some are missing."""
 
 
 def average(mix: Callable[[Tensor], Tensor], numbers: Sequence[float], here: int, n: int, rounds: int) -> Mean:
-    """The means of the sites' numbers, by rounds of mixing.
+    """Compute the means of the sites' numbers by rounds of mixing.
 
-    A site whose numbers are not all finite gives none, and gets the means of the others.
+    A site whose numbers are not all finite contributes none, and gets the means of the others.
     """
     row = torch.zeros(1, 1, len(numbers) + n, dtype=torch.float64)
     if all(map(math.isfinite, numbers)):
@@ -40,13 +41,13 @@ def average(mix: Callable[[Tensor], Tensor], numbers: Sequence[float], here: int
         row = mix(row)
     sums, weights = torch.split(row.flatten(), [len(numbers), n])
     total = float(weights.sum())
-    if total <= 0:  # nobody whom we have heard of has finite numbers
+    if total <= 0:  # no site that we have heard of has finite numbers
         return Mean([math.nan] * len(numbers), 0.0)
     return Mean((sums / total).tolist(), total**2 / float(weights.square().sum()))
 
 
 def unanimous(exchange: Callable[[Row], Mapping[str, Row]], yes: bool, here: int, n: int) -> bool:
-    """Whether all n sites say yes, as far as this site can know: false if it has not heard of all."""
+    """Whether this site knows that all n sites say yes; false if it has not heard from all of them."""
     marks = np.zeros((1, 1, n), np.uint8)
     marks[..., here] = yes
     for _ in range(n - 1):
@@ -56,5 +57,5 @@ def unanimous(exchange: Callable[[Row], Mapping[str, Row]], yes: bool, here: int
 
 
 def mixing_rounds(rho: float, left: float) -> int:
-    """How many rounds of mixing leave at most this share of the spread: ρ^rounds ≤ left."""
+    """The number of rounds of mixing that leave at most the share ``left`` of the spread: ρ^rounds ≤ left."""
     return max(1, math.ceil(math.log(left) / math.log(rho))) if rho > 0 else 1

@@ -1,8 +1,8 @@
 """Encrypted streams to the neighbours of a site: gRPC with mutual TLS 1.3, one stream for each link.
 
-Either end opens the stream, whichever can reach the other. A stream counts if the certificate of the other end has the
-name of a neighbour, and both have the same study. What arrives is checked for size and order before it is put into the
-neighbour's box; whatever is refused is logged, and the site goes on.
+Either end opens the stream, whichever can reach the other. A stream is accepted if the other end's certificate carries
+the name of a neighbour and both ends have the same study. Messages are checked for size and order before they are put
+into the neighbour's box; whatever is refused is logged, and the site carries on.
 
 A round waits for the slowest of its messages, so they take the shortest path: the thread in which gRPC reads puts them
 into the box and wakes the thread that waits for them.
@@ -29,37 +29,37 @@ from typing import Any, NamedTuple
 from proxdasa.sites.notifier import Notifier
 from proxdasa.sites.wire_format import GREETING, SIZE, Kind, Message, unpack
 
-# gRPC offers no setting for the oldest version of TLS. Certificates cannot serve the one suite that we leave to
-# TLS 1.2, and this does not touch the suites of TLS 1.3, so nobody can talk us into an older version.
+# gRPC has no setting for the oldest version of TLS. The one suite that we leave to TLS 1.2 does not work with
+# certificates, and the suites of TLS 1.3 are not affected, so no peer can negotiate an older version.
 SUITES = "GRPC_SSL_CIPHER_SUITES"
 ONLY_OURS = "ECDHE-PSK-CHACHA20-POLY1305"
-TOO_LATE = "grpc" in sys.modules and os.environ.get(SUITES) != ONLY_OURS  # it has read the variable already
+TOO_LATE = "grpc" in sys.modules and os.environ.get(SUITES) != ONLY_OURS  # gRPC has read the variable already
 os.environ[SUITES] = ONLY_OURS
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers could fill the log by handshakes that fail
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers could fill the log with failed handshakes
 
 import grpc  # noqa: E402
 
 METHOD = "/proxdasa.Site/Link"
 GRACE = 3.0
-"""Seconds after which the end that should be called calls itself."""
+"""Seconds without a stream after which the end that normally waits to be called makes the call itself."""
 RETRY = (0.2, 3.0)
 """The shortest and the longest pause, in seconds, between two attempts to reach a neighbour."""
 KEEPALIVE = 5_000
-"""Milliseconds between two signs of life on an idle stream, and how long one may take."""
+"""Milliseconds between two keepalive pings on an idle stream, and the time limit for their answers."""
 BOX = 64
-"""The most messages of a neighbour that wait to be read; a flood loses the oldest."""
+"""The most unread messages kept for a neighbour; beyond that, the oldest are lost."""
 QUEUE = 64
-"""The most messages that wait to be sent; a neighbour that takes none is cut off."""
+"""The most messages queued for a neighbour; one that lets its queue fill up is cut off."""
 
 NOT_THEM = ("tsi_protocol_failure", "verification check failed")
-"""gRPC's words for a handshake with somebody who is not the neighbour. They decide what is logged and counted, and
-nothing else; a test fails if gRPC finds others."""
+"""Words in gRPC's error messages after a handshake with a peer that is not the neighbour. They only decide what is
+logged and counted; a test fails if gRPC changes them."""
 
 log = logging.getLogger("proxdasa.sites")
 
 
 class Credentials(NamedTuple):
-    """The files by which a site proves who it is, and knows who others are."""
+    """The files with which a site proves its identity and checks the identity of others."""
 
     certificate: Path
     key: Path
@@ -68,7 +68,7 @@ class Credentials(NamedTuple):
 
 @dataclass(eq=False)
 class _Stream:
-    """One open stream, called by us or by them."""
+    """One stream, opened by either end."""
 
     news: Notifier
     box: deque[Message] = field(default_factory=lambda: deque(maxlen=BOX))
@@ -77,12 +77,12 @@ class _Stream:
     sent: int = 0
     received: int = 0
     attached: bool = False
-    """Whether greetings were exchanged, and no newer stream has taken the place of this one."""
+    """Whether greetings were exchanged and no newer stream has replaced this one."""
 
     def take(self, data: bytes) -> bytes | ValueError:
-        """Put a message into the box; returns what is wrong with it, or the bytes themselves.
+        """Put a message into the box; returns an error if something is wrong with it, otherwise the bytes themselves.
 
-        gRPC calls this in the thread in which it reads, with locks of its own, so it must not wait for anything.
+        gRPC calls this in its reading thread while it holds locks of its own, so this must not wait for anything.
         """
         if not self.attached:
             return data
@@ -98,7 +98,7 @@ class _Stream:
         return data
 
     def messages(self) -> Iterator[bytes]:
-        """What to send, until the stream is closed."""
+        """The messages to send, until the stream is closed."""
         return iter(self.outgoing.get, None)
 
     def full(self) -> bool:
@@ -106,20 +106,20 @@ class _Stream:
         return self.outgoing.qsize() >= QUEUE
 
     def close(self) -> None:
-        """End the stream; what waits to be sent before is still sent, unless it is too much."""
+        """End the stream; queued messages are still sent unless the queue is full."""
         if self.full():
             self.cancel()
         self.outgoing.put(None)
 
 
 class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Makes a stream for each call, which gRPC's own way to name a method would share between all of them."""
+    """Makes a stream for each call; a handler registered in gRPC's usual way would share one between all calls."""
 
     def __init__(self, answer: Any, news: Notifier) -> None:
         self._answer, self._news = answer, news
 
     def service(self, handler_call_details: Any) -> Any:
-        """How to answer a call."""
+        """The handler for a call."""
         if handler_call_details.method != METHOD:
             return None
         stream = _Stream(self._news)
@@ -138,7 +138,7 @@ class Connections:
         study: Mapping[str, str],
         largest: int,
     ) -> None:
-        """``neighbours`` maps names to addresses (empty: only they can call); ``study`` is what all must share."""
+        """``neighbours`` maps names to addresses ("" if we cannot call them); ``study`` must be equal at all sites."""
         if TOO_LATE:
             raise RuntimeError(
                 "grpc was imported before proxdasa.sites, so older versions of TLS cannot be refused; import "
@@ -146,7 +146,7 @@ class Connections:
             )
         self.me, self._addresses, self._study = me, dict(neighbours), dict(study)
         self.boxes: dict[str, deque[Message]] = {name: deque() for name in neighbours}
-        """The messages of each neighbour's last stream."""
+        """The messages of each neighbour's latest stream."""
         self.news = Notifier()
         """Notified when a message arrives and when a stream opens or closes."""
         self.spent = {"bytes": 0, "refused": 0}
@@ -218,7 +218,7 @@ class Connections:
         return server
 
     def _answer(self, stream: _Stream, messages: Iterator[Any], context: Any) -> Iterator[bytes]:
-        """A neighbour, or a stranger, has called."""
+        """Answer a call, which may come from a neighbour or from a stranger."""
         who = context.auth_context()
         names = who.get("x509_subject_alternative_name") or who.get("x509_common_name") or []
         name = names[0].decode(errors="replace") if len(names) == 1 else ""
@@ -226,7 +226,7 @@ class Connections:
             self.refuse(f"{name or context.peer()}, who is no neighbour of {self.me}")
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name} is no neighbour of {self.me}")
         stream.cancel = context.cancel
-        # First our greeting: the other end can then say why it does not fit.
+        # We send our greeting before we judge theirs, so that the other end can log what does not match.
         yield self._greeting()
         try:
             fault = self._fault(name, next(messages))
@@ -247,7 +247,7 @@ class Connections:
         if not address:
             return
         files = (self._roots, *self._files)
-        # The certificate must have the neighbour's name; the address need not.
+        # The certificate must carry the neighbour's name; the host name in the address may differ.
         options = [*self._options, ("grpc.ssl_target_name_override", name)]
         while not self._closed.is_set():
             if self.connected(name):
@@ -256,7 +256,7 @@ class Connections:
                 with grpc.secure_channel(address, grpc.ssl_channel_credentials(*files), options) as channel:
                     self._converse(name, channel)
                 pause = min(2 * pause, RETRY[1])
-            self._closed.wait(pause * random.uniform(0.7, 1.3))  # two ends must not call in step
+            self._closed.wait(pause * random.uniform(0.7, 1.3))  # so that two ends do not call in step
 
     def _converse(self, name: str, channel: Any) -> None:
         stream = _Stream(self.news)
@@ -274,9 +274,9 @@ class Connections:
             pass
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
-                log.warning("%s does not want us: %s", name, error.details())
+                log.warning("%s refuses us: %s", name, error.details())
             elif any(words in (error.details() or "").lower() for words in NOT_THEM):
-                self.refuse(f"who answers in place of {name}, whose certificate does not fit: {error.details()}")
+                self.refuse(f"the peer at the address of {name}; its certificate is not {name}'s: {error.details()}")
             else:
                 log.debug("%s cannot be reached: %s", name, error.details())
         finally:
@@ -285,7 +285,7 @@ class Connections:
             self._detach(name, stream, f"{name} is gone")
 
     def _read(self, name: str, stream: _Stream, messages: Iterator[Any]) -> None:
-        """Have gRPC read until the stream ends or something is wrong with it; `_Stream.take` does the rest."""
+        """Let gRPC read until the stream ends or a message is refused; `_Stream.take` handles the messages."""
         try:
             for taken in messages:
                 if isinstance(taken, ValueError):
@@ -317,12 +317,12 @@ class Connections:
     def _attach(self, name: str, stream: _Stream) -> None:
         with self._lock:
             before, self._streams[name] = self._streams.get(name), stream
-            self.boxes[name] = stream.box  # the rest of an earlier stream does not count
+            self.boxes[name] = stream.box  # unread messages of an earlier stream are discarded
             stream.attached = True
             if before:
                 before.attached = False
         self.news.notify()
-        if before:  # the other end would not have called if it had the old stream still
+        if before:  # the other end would not have called if it still had the old stream
             before.close()
         log.info("%s is there", name)
 
@@ -338,6 +338,6 @@ class Connections:
             log.info("%s", why)
 
     def refuse(self, why: str) -> None:
-        """Count and log something that is not accepted."""
+        """Count and log a refusal."""
         self.spent["refused"] += 1
         log.warning("refused: %s", why)

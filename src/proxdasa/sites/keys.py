@@ -1,7 +1,7 @@
-"""Certificates of a federation: an authority in a folder, requests of sites, and what a certificate says.
+"""Certificates of a federation: an authority in a folder, requests of sites, and the contents of certificates.
 
-Keys are on the curve P-256. The private key of a site is made where the site is and never leaves it; the authority sees
-a request, which has the public key and the name.
+Keys are on the curve P-256. The private key of a site is made at the site and never leaves it; the authority only sees
+a request, which contains the public key and the name.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ except ModuleNotFoundError as error:  # pragma: no cover - the extra is installe
 T = TypeVar("T")
 
 AUTHORITY_DAYS, SITE_DAYS = 3650, 365
-"""Days that certificates are valid."""
+"""How many days the certificates of authorities and sites are valid."""
 SOON = timedelta(days=30)
 """A certificate that expires within this time is due for a new one."""
 SKEW = timedelta(minutes=10)
 """Certificates are valid from this long before they are made, because clocks of sites differ."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""What a site may be called: a label of a domain name, because certificates name sites like that."""
+"""The names that a site may have: labels of domain names, because certificates name sites in this form."""
 CERTIFICATE, KEY = "authority.crt", "authority.key"
 """The files of an authority."""
 
 
 class Card(NamedTuple):
-    """What a certificate says."""
+    """The contents of a certificate."""
 
     name: str
     issuer: str
@@ -57,7 +57,7 @@ class Card(NamedTuple):
 
 
 def check_name(name: str) -> str:
-    """The name, if a site may be called so."""
+    """Return the name if a site may have it."""
     if not NAME.fullmatch(name):
         raise ValueError(
             f"the name of a site has 1 to 63 small letters, digits and hyphens, and no hyphen at its ends; got {name!r}"
@@ -68,7 +68,7 @@ def check_name(name: str) -> str:
 
 
 def make_authority(folder: Path) -> Path:
-    """Make a certificate authority: its key, which signs, and its certificate, which every site gets."""
+    """Make a certificate authority: its key, which signs requests, and its certificate, which every site gets."""
     key = ec.generate_private_key(ec.SECP256R1())
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.resolve().name[:64])])
     constraints = x509.BasicConstraints(ca=True, path_length=0)
@@ -94,7 +94,7 @@ def make_request(name: str, folder: Path = Path()) -> tuple[Path, Path]:
 def sign(authority: Path, request: Path, days: int = SITE_DAYS) -> Path:
     """Sign a request with an authority's key; writes NAME.crt beside the request.
 
-    Of the request only the name and the public key are taken over.
+    Only the name and the public key are taken from the request.
     """
     asked = _read(request, x509.load_pem_x509_csr, "a request (.csr)")
     if not asked.is_signature_valid:
@@ -117,12 +117,12 @@ def sign(authority: Path, request: Path, days: int = SITE_DAYS) -> Path:
 
 
 def read_card(path: Path) -> Card:
-    """What a certificate says; its name is its DNS name, or its common name if it has none."""
+    """Read a certificate; the name is its DNS name, or its common name if it has no single DNS name."""
     return card_of(_read(path, x509.load_pem_x509_certificate, "a certificate"))
 
 
 def card_of(certificate: x509.Certificate) -> Card:
-    """What a certificate says."""
+    """The contents of a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         own = names.get_values_for_type(x509.DNSName)
@@ -133,7 +133,7 @@ def card_of(certificate: x509.Certificate) -> Card:
 
 
 def check_pair(certificate: Path, key: Path, authorities: Path) -> Card:
-    """What a site's certificate says, if it is valid, has this key, and one of these authorities has signed it."""
+    """Read a site's certificate; it must be valid, belong to this key and be signed by one of these authorities."""
     own = _read(certificate, x509.load_pem_x509_certificate, "a certificate")
     private = _read(key, lambda data: serialization.load_pem_private_key(data, None), "a private key")
     if own.public_key() != private.public_key():
@@ -194,7 +194,7 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
 
 
 def _write_new(path: Path, data: bytes) -> Path:
-    """Write a file that only its owner can read, and that must not be there: nobody replaces a key by mistake."""
+    """Write a file that only its owner can read; an existing one is refused, so that no key is replaced by mistake."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

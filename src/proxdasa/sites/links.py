@@ -1,20 +1,20 @@
-"""The links of a site: which of them count, and from when on.
+"""The links of a site: which of them count, and from which iteration on.
 
 **When a link counts.** Both ends must count the same rounds, or the mean over sites changes. A link counts from an
-iteration on that both ends have agreed to (at the start: 0). In a round each end sends its row and waits for the
-other's; if that does not come in time, the end drops the link: its weight goes back to the site itself, in this round
-and until the link is taken up again. Each end remembers how many rounds it has counted. If the numbers differ when the
-link is taken up again, one end counted a round that the other did not, and trackers must be reset.
+iteration that both ends have agreed on (at the start: 0). In a round each end sends its row and waits for the other's;
+if that does not come in time, the end drops the link: its weight goes back to the site itself, in this round and until
+the link is taken up again. Each end remembers how many rounds it has counted. If the numbers differ when the link is
+taken up again, one end counted a round that the other did not, and trackers must be reset.
 
 **Epochs.** Every site resets its trackers under an epoch number that spreads with the messages: a site that sees a
 higher number resets its own before the next iteration, and a link counts a round only between sites of the same epoch.
 So among the sites of an epoch the mean of the trackers equals that of the gradients.
 
-**Iterations.** Parts of the network that were separated may be at different iterations. The one behind jumps: the jump
-is announced as many iterations ahead as there are sites, so that all in the part jump together.
+**Iterations.** Parts of the network that were separated may be at different iterations. The part that is behind jumps:
+the jump is announced as many iterations ahead as there are sites, so that all sites of the part jump together.
 
 **Stopping early** is a jump to the end: sites that agree to stop after an iteration go on with the last rounds, which
-are numbered from K on, and say so in their messages; one that did not notice, or was away, follows when it hears of it.
+are numbered from K on, and say so in their messages; a site that missed the agreement follows when it hears of it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from proxdasa.sites.connections import BOX, Connections
 from proxdasa.sites.wire_format import NEVER, Kind, Message
 
 NEAR = 50
-"""Two sites whose iterations differ by more than this do not take up their link before one has jumped."""
+"""Two sites whose iterations differ by more than this do not take up their link until one of them has jumped."""
 BEAT = 1.0
-"""Seconds between two messages in which a site that waits says so."""
+"""Seconds between two messages in which a waiting site says that it is waiting."""
 FAREWELL = 3.0
-"""After this many times its patience a site no longer expects a neighbour back, and resets the trackers."""
+"""After this many times its patience a site no longer expects a lost neighbour back, and resets the trackers."""
 LEAP = 1_000
-"""Nobody is this many epochs ahead."""
+"""A message whose epoch is further ahead of ours than this is refused as implausible."""
 OUTAGES = 100
-"""How many times that a link was down are remembered, for the report."""
+"""How many outages of a link are remembered for the report."""
 MARGIN = 2
-"""How many iterations ahead a first proposal is; it doubles each time that the answer comes too late."""
+"""How many iterations ahead the first proposal is; this doubles each time that the answer comes too late."""
 
 NOTHING, UNKNOWN = (NEVER, 0), (NEVER - 1, 0)
-"""What was counted before a link is taken up: nothing that is not settled, or nobody knows (after a restart)."""
+"""Values of `Link.last`: there are no rounds left to compare, or, after a restart, the site does not know its count."""
 
 log = logging.getLogger("proxdasa.sites")
 
@@ -60,26 +60,27 @@ class Link:
     last: tuple[int, int] = NOTHING
     """``since`` and ``counted`` when the link was dropped, until both ends have compared them."""
     dropped: float = 0.0
-    """When that was, on the monotonic clock; 0 once trackers were reset for it."""
+    """When the link was dropped, on the monotonic clock; 0 while it counts, or once trackers were reset for it."""
     k: int = NEVER
-    """The neighbour's iteration, when it last wrote."""
+    """The neighbour's iteration, as of its last message."""
     usual: float = 0.0
-    """How long its rows usually take, in seconds."""
+    """How long the neighbour's rows usually take, in seconds."""
     proposed: int = NEVER
     """The iteration from which we proposed to count the link."""
     margin: int = MARGIN
     last_row: bytes = b""
-    """The x and z of a neighbour that has made its last round."""
+    """The x and z of the neighbour, once it has made its last round."""
     rows: dict[tuple[int, int], Message] = field(default_factory=dict)
-    """Rows that have come, by iteration and round."""
+    """Rows that have arrived, by iteration and round."""
     alive: float = 0.0
     """When the neighbour last said that it waits for others, on the monotonic clock."""
     made: int = 0
-    """Rounds with this neighbour, of the whole study."""
+    """Rounds made with this neighbour since the study began."""
     missed: int = 0
-    """Rounds without it."""
+    """Rounds made without it."""
     outages: list[list[int]] = field(default_factory=list)
-    """The iterations between which the link did not count, the last ones; the second is missing while it does not."""
+    """The latest outages: the iterations at which the link stopped and began to count; the second is missing if it has
+    not begun again."""
 
     def note_outage(self, k: int) -> None:
         """Note that the link does not count from iteration k on."""
@@ -97,19 +98,19 @@ class Links:
         self.all = {name: Link(name, weight) for name, weight in weights.items()}
         self.k, self.round = NEVER, 0
         self.higher = 0
-        """The highest epoch that we have heard of, or found necessary."""
+        """The highest epoch that we have heard of or started."""
         self.jump: tuple[int, int] | None = None
-        """At which iteration to go on with which."""
+        """The planned jump: at the first iteration, continue with the second."""
         self.stop = NEVER
-        """The number of iterations after which sites have agreed to stop, if they have and we know."""
+        """The number of iterations after which sites have agreed to stop, if we know of an agreement."""
         self._beaten = 0.0
         self.pace = BEAT / 10
-        """How long iterations take while there are neighbours, in seconds; at first a guess on the slow side."""
+        """How long an iteration with neighbours takes, in seconds; the initial guess is on the slow side."""
         self._began = 0.0
         """When the last iteration began."""
 
     def begin(self, k: int) -> int:
-        """Begin iteration k, or a later one if it is time to jump; returns which."""
+        """Begin iteration k, or a later one if it is time to jump; returns the iteration."""
         self.round, self.k = 0, k
         self.read()
         self._keep_pace()
@@ -130,7 +131,7 @@ class Links:
         return k
 
     def adopt(self) -> bool:
-        """Take over the highest epoch known; returns whether trackers must be reset."""
+        """Move to the highest known epoch; returns whether trackers must be reset."""
         new = self.higher > self.epoch
         self.epoch = self.higher
         return new
@@ -140,13 +141,13 @@ class Links:
         return link.since is not None and link.since <= self.k
 
     def reset_everywhere(self, why: str) -> None:
-        """Reset the trackers at all sites that this one reaches."""
+        """Have the trackers reset at all sites that this one reaches."""
         if self.higher == self.epoch:
             self.higher += 1
             log.info("trackers are reset (epoch %d): %s", self.higher, why)
 
     def _keep_pace(self) -> None:
-        """A site that is alone waits as long as an iteration with others took: it must not run away from them."""
+        """Keep a site that is alone from running ahead: its iterations take as long as those with neighbours did."""
         now = time.monotonic()
         if any(link.since is not None for link in self.all.values()):
             self.pace += 0.1 * (now - self._began - self.pace) if self._began else 0.0
@@ -158,7 +159,7 @@ class Links:
         self._began = time.monotonic()
 
     def read(self) -> None:
-        """Read what has come."""
+        """Read the messages that have arrived."""
         for name, box in self.connections.boxes.items():
             while box:
                 self._take(self.all[name], box.popleft())
@@ -186,10 +187,10 @@ class Links:
                     if self.k < message.k:
                         self._take_up(link, message.k)
             case Kind.DONE:
-                link.last_row = bytes(message.payload)  # its last row may still wait to be read
+                link.last_row = bytes(message.payload)  # the row of its last round may still be unread
 
     def _hear_of_stop(self, message: Message) -> None:
-        """Go to the end if the sender is there because sites have agreed to stop."""
+        """Plan a jump to the end if the sender is already there because sites have agreed to stop."""
         at, to = message.jump_at, message.jump_to
         if self.stop == NEVER and self.k < self.end == to and NEVER < at < self.end <= message.k:
             log.info("sites have agreed to stop after iteration %d", at)
@@ -226,7 +227,7 @@ class Links:
             self.connections.send(link.name, Message(Kind.DROP, self.epoch, self.k, since=before[0], counted=before[1]))
 
     def _approach(self, link: Link) -> None:
-        """Try to take up a link again: the end with the smaller name proposes from when on."""
+        """Try to take up a link again: the end whose name sorts first proposes an iteration to start from."""
         if not self.connections.connected(link.name) or link.last_row:
             return
         ahead = link.k - self.k
@@ -262,7 +263,7 @@ class Links:
     def _compare(self, link: Link, message: Message) -> None:
         """Compare what both ends counted before the link was dropped."""
         theirs = (message.since, message.counted)
-        if theirs != link.last or theirs == UNKNOWN:  # two sites that do not know agree in nothing
+        if theirs != link.last or theirs == UNKNOWN:  # two unknown counts may differ
             self.reset_everywhere(f"{link.name} and we counted different rounds")
         link.last = NOTHING
 
@@ -270,7 +271,7 @@ class Links:
         link.since, link.counted, link.margin, link.dropped, link.proposed = k, 0, MARGIN, 0.0, NEVER
         if link.outages and len(link.outages[-1]) == 1:
             link.outages[-1].append(k)
-        link.k = min(link.k, k)  # it was further before it was started again
+        link.k = min(link.k, k)  # the neighbour may have been further ahead before it restarted
         log.info("%s takes part again from iteration %d on", link.name, k)
 
     def _farewell(self, link: Link) -> None:
@@ -284,7 +285,7 @@ class Links:
             del link.rows[place]
 
     def beat(self) -> None:
-        """Say to all neighbours that we wait, but not more often than once in a beat."""
+        """Tell all neighbours that we are waiting, but at most once per beat."""
         if time.monotonic() - self._beaten >= BEAT:
             self._beaten = time.monotonic()
             for link in self.all.values():
@@ -296,7 +297,7 @@ class Links:
         )
 
     def history(self) -> dict[str, dict[str, Any]]:
-        """How each link was so far, for checkpoints and the report."""
+        """What happened on each link so far, for checkpoints and the report."""
         return {
             name: {
                 "rounds": link.made,
@@ -308,21 +309,21 @@ class Links:
         }
 
     def restore(self, history: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on from such a history."""
+        """Continue from what `history` returned."""
         for name, link in self.all.items():
             before = history[name]
             link.made, link.missed, self.connections.sent[name] = before["rounds"], before["missed"], before["sent"]
             link.outages = before["down"]
 
     def planned_jump(self) -> tuple[int, int]:
-        """The jump that goes with our rows."""
+        """The jump that our rows announce."""
         return self.agreed_stop() if self.stop != NEVER else self.jump or (NEVER, NEVER)
 
     def agreed_stop(self) -> tuple[int, int]:
-        """The jump to the end that sites have agreed to, if we know of one; goes with all messages."""
+        """The jump to the end that sites have agreed on, if we know of one; ROWS, WHERE and DONE announce it."""
         return (self.stop, self.end) if self.stop != NEVER else (NEVER, NEVER)
 
 
 def _ends_pause(link: Link) -> bool:
-    """Whether a site that is alone need not wait any longer: a neighbour takes part again, or has finished."""
+    """Whether this neighbour ends the pause of a site that is alone: it takes part again, or has finished."""
     return link.since is not None or bool(link.last_row)

@@ -13,8 +13,8 @@ class Notifier:
         self._silence.acquire()
 
     def notify(self) -> None:
-        """End the wait, or the next one if nobody waits now."""
-        try:  # noqa: SIM105 - everybody waits for this, and a context takes longer than the rest
+        """End the current wait, or the next one if no thread is waiting."""
+        try:  # noqa: SIM105 - the round waits for this, and a context manager takes longer than the rest
             self._silence.release()
         except RuntimeError:  # already notified
             pass

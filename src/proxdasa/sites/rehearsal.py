@@ -20,16 +20,16 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Where the files of a rehearsal are."""
+    """A rehearsal of a study: its study file, and the folder of all its files."""
 
     study: Study
     file: Path
-    """The study with addresses of this machine."""
+    """The study file with addresses on this machine."""
     folder: Path
 
     @classmethod
     def of(cls, file: Path, folder: Path) -> Rehearsal:
-        """Make keys for all sites, and a copy of the study in which their addresses are ports of this machine."""
+        """Make keys for all sites, and a copy of the study file in which their addresses are ports of this machine."""
         study = read_study(file)
         disk.make(folder)
         mark = folder / "original.sha256"
@@ -45,12 +45,12 @@ class Rehearsal:
             for name in study.names:
                 keys.sign(authority, keys.make_request(name, folder)[1])
         copy = folder / "study.toml"
-        if not copy.exists():  # the same addresses if a rehearsal goes on
+        if not copy.exists():  # a rehearsal that is continued keeps its addresses
             disk.replace(copy, _readdress(file.read_text(), study).encode())
         return cls(read_study(copy), copy, folder)
 
     def commands(self, data: str | None = None, checkpoint_every: float = 60.0) -> dict[str, list[str]]:
-        """The command of each site."""
+        """The command that runs each site."""
         found = {}
         for name in self.study.names:
             command = [sys.executable, "-m", "proxdasa", "site", "run", str(self.file), "--as", name]
@@ -62,7 +62,7 @@ class Rehearsal:
 
 
 def _readdress(text: str, study: Study) -> str:
-    """The study file with other addresses: sites without a port stay without."""
+    """The study file with addresses on this machine; a site without an address stays without one."""
     for (name, address), port in zip(study.addresses.items(), free_ports(len(study.addresses)), strict=True):
         if address:
             # Only the value of this key changes, so that the rest of the file stays as people wrote it.
@@ -74,7 +74,7 @@ def _readdress(text: str, study: Study) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at, below those that the system gives to connections, which could take them again."""
+    """Find unused ports below the range that the system uses for outgoing connections, which could take them again."""
     found: set[int] = set()
     while len(found) < count:
         port = random.SystemRandom().randrange(15_000, 32_000)

@@ -1,7 +1,7 @@
-"""Rounds: rows exchanged over the links that count, with patience, and mixed.
+"""Rounds: a site exchanges rows over the links that count, waits for them with patience, and mixes them.
 
-Rows are arrays of NumPy; those that came are read-only views of the messages. A call into a library takes several times
-as long after a wait as in a loop, so few and small ones are best, and NumPy's are smaller than torch's.
+Rows are NumPy arrays; received rows are read-only views of their messages. A library call takes several times as long
+after a wait as it does in a loop, so rounds make few and cheap calls, and NumPy's are cheaper than torch's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from proxdasa.sites.links import BEAT, Link, Links
 from proxdasa.sites.wire_format import NEVER, Kind, Message
 
 USUAL = 20.0
-"""A link may take this many times as long as it usually does, but at least a quarter of the patience."""
+"""A row may take this many times as long as rows of its link usually do; at least a quarter of the patience is
+allowed."""
 
 Row = npt.NDArray[Any]
 
@@ -32,18 +33,18 @@ class Rounds:
     """The rounds of one site."""
 
     def __init__(self, links: Links, patience: float, wait: float) -> None:
-        """``patience`` and ``wait`` are seconds: for a row, and for neighbours at the start."""
+        """Wait up to ``patience`` seconds for a row, and up to ``wait`` seconds for neighbours at the start."""
         self.links, self._patience, self._wait = links, patience, wait
 
     @property
     def missed(self) -> int:
-        """Rounds of single links that were not counted."""
+        """The number of missed rounds, summed over the links."""
         return sum(link.missed for link in self.links.all.values())
 
     def assemble(self, everybody: bool) -> None:
-        """Wait for all neighbours, or for one of them, but not for ever: links to those who do not come are dropped.
+        """Wait for all neighbours, or for at least one, up to the time limit; drop the links to those that do not come.
 
-        A site does not begin alone: it would only fit its own data.
+        A site does not begin alone, because it would only fit its own data.
         """
         until, said = time.monotonic() + self._wait, 0.0
         while missing := [name for name in self.links.all if not self.links.connections.connected(name)]:
@@ -64,9 +65,9 @@ class Rounds:
             self.links.drop(self.links.all[name], "it is not there")
 
     def exchange(self, row: Row, meanwhile: Callable[[Row], None] | None = None) -> dict[str, Row]:
-        """One round: send our row over the links that count; returns the rows of those that count it too.
+        """Make one round: send our row over the links that count; returns the rows of neighbours that count it too.
 
-        ``meanwhile`` is called with our row while the others are on their way.
+        ``meanwhile`` is called with our row while the other rows are on their way.
         """
         links, place = self.links, (self.links.k, self.links.round)
         links.round += 1
@@ -93,9 +94,9 @@ class Rounds:
         return rows
 
     def listen(self, k: int) -> None:
-        """Before the last rounds, which begin with k: a site that is alone hears what its neighbours do.
+        """Let a site that is alone hear from its neighbours before the last rounds, which are numbered from k on.
 
-        One that comes back so late may be here before it has heard that they have finished.
+        A site that comes back this late may get here before it has heard that they have finished.
         """
         until, links = time.monotonic() + self._patience, self.links.all.values()
         while not any(link.since is not None or link.last_row for link in links) and time.monotonic() < until:
@@ -105,9 +106,9 @@ class Rounds:
             self.links.connections.news.wait(BEAT / 10)
 
     def finish(self, row: Tensor) -> None:
-        """Say that we have made our last round, and wait until the neighbours have, or patience ends.
+        """Say that we have made our last round, and wait until the neighbours have too, or patience ends.
 
-        Our last row goes with it, for neighbours that were too far behind to take part in the last rounds.
+        The message carries our last row, for neighbours that were too far behind to take part in the last rounds.
         """
         self._hand_out(row, self._expected)
 
@@ -121,7 +122,7 @@ class Rounds:
             self._hand_out(row, lambda link: self._missing(link) and not leave())
 
     def _hand_out(self, row: Tensor, expected: Callable[[Link], bool]) -> None:
-        """Send our last row to whoever is there or comes, as long as a neighbour is expected, and patience lasts."""
+        """Send our last row to each connected neighbour, as long as one is expected and patience lasts."""
         until, connections = time.monotonic() + self._patience, self.links.connections
         stop = self.links.agreed_stop()
         done = Message(Kind.DONE, self.links.epoch, self.links.k, 0, NEVER, 0, *stop, payload=row.numpy().tobytes())
@@ -133,10 +134,10 @@ class Rounds:
             if not any(map(expected, self.links.all.values())):
                 break
             connections.news.wait(min(left, BEAT))
-        self.links.read()  # the last message of one that left just now
+        self.links.read()  # a neighbour that has just left may have sent a last message
 
     def ended(self, like: Tensor) -> dict[str, Tensor]:
-        """The last rows of neighbours that have finished, if there is nobody left to go on with; otherwise none."""
+        """The last rows of neighbours that have finished, if no neighbour is left to go on with; otherwise empty."""
         if any(
             (link.since is not None and not link.last_row) or self._expected(link) for link in self.links.all.values()
         ):
@@ -150,20 +151,20 @@ class Rounds:
         return {name: row for name, row in rows.items() if bool(torch.isfinite(row).all())}
 
     def _expected(self, link: Link) -> bool:
-        """Whether a neighbour is there and has not finished."""
+        """Whether a neighbour is connected and has not finished."""
         return self.links.connections.connected(link.name) and not link.last_row
 
     def _missing(self, link: Link) -> bool:
-        """Whether a neighbour has not finished, as far as we know, and is there or was until not long ago."""
+        """Whether a neighbour has not finished, as far as we know, and is connected or was until recently."""
         lost = link.since is not None or link.dropped > 0
         return not link.last_row and (lost or self.links.connections.connected(link.name))
 
     def _collect(self, missing: list[Link], place: tuple[int, int]) -> dict[Link, Message]:
-        """The rows of a round, as far as they come in time."""
+        """The rows of a round that come in time."""
         began, found = time.monotonic(), dict[Link, Message]()
         while missing:
             gone = [link for link in missing if not self.links.connections.connected(link.name)]
-            self.links.read()  # only then, so that the last messages of those have been read
+            self.links.read()  # after finding who is gone, so that their last messages are read
             waited, waiting = time.monotonic() - began, missing
             missing = []
             for link in waiting:
@@ -178,7 +179,7 @@ class Rounds:
         return {link: message for link, message in found.items() if self.links.counts(link)}
 
     def _comes(self, link: Link, k: int, waited: float, gone: bool) -> bool:
-        """Whether a row of iteration k that we have waited for may still come; the link is dropped if it does not."""
+        """Whether the row of iteration k that we wait for may still come; if not, the link stops counting."""
         if link.last_row:  # it has finished, and sends no more
             link.since = None
         elif not self.links.counts(link):  # it was dropped while we waited, and perhaps taken up for later
@@ -194,8 +195,8 @@ class Rounds:
     def _may_wait(self, link: Link, waited: float) -> bool:
         """Whether it is too early to give up on a neighbour.
 
-        One that says that it waits for others itself is given longer: otherwise everybody would give up on their
-        neighbours at the same moment as these on a third.
+        A neighbour that says that it is waiting itself is given longer: otherwise a site would give up on it at the
+        moment when it gives up on a third site.
         """
         usual = (
             self._patience if link.counted < 10 else min(self._patience, max(USUAL * link.usual, self._patience / 4))
@@ -207,7 +208,7 @@ class Rounds:
     def _values(self, link: Link, message: Message, like: Row) -> Row | None:
         """The row in a message, or None if it does not count."""
         if message.epoch != self.links.epoch:
-            return None  # both ends see it, and neither counts the round
+            return None  # both ends see the difference, and neither counts the round
         fault = ""
         if (message.since, message.counted) != (link.since, link.counted):
             fault = "it counts other rounds than we do"
@@ -225,7 +226,7 @@ class Rounds:
 
 
 class Combination:
-    """Σ_j W_ij x_j over the rows that came; the weights of the others stay here."""
+    """Σ_j W_ij x_j over the rows that came; the weights of missing rows are added to the site's own weight."""
 
     def __init__(self, weights: Mapping[int, float], here: int) -> None:
         self._weights, self._here = {here: 0.0, **weights}, here
@@ -237,19 +238,19 @@ class Combination:
         self._sum = self._term = np.empty(0)
 
     def begin(self, own: Row) -> None:
-        """Compute our own term while the rows of the others are on their way, as if those of the last round came again.
+        """Compute our own term while other rows are on their way, assuming that the same neighbours' rows come again.
 
-        The result will be in its memory: new memory for a large row costs more than computing it.
+        The sum is stored in this term's memory: allocating memory for a large row costs more than computing the row.
         """
         if own.shape != self._term.shape or own.dtype != self._term.dtype:
             self._prepare(own, self._came)
         self._own = np.multiply(own, self._own_weight)
-        np.add(self._own, 0.0, self._own)  # −0 becomes 0, and then so does a sum with it
+        np.add(self._own, 0.0, self._own)  # −0 becomes 0, and so does every sum with it
 
     def end(self, own: Row, rows: Mapping[int, Row]) -> Row:
         """The sum in ascending order of agents, each term rounded before it is added: see `ExactProduct`.
 
-        No sum is −0, as none is that begins with 0. The last two numbers that are added may change places.
+        No sum is −0, just as if each began with 0. The two operands of an addition may be swapped.
         """
         if self._own is None or rows.keys() != self._came:
             self._prepare(own, rows.keys())
@@ -267,7 +268,7 @@ class Combination:
         return total
 
     def _prepare(self, like: Row, came: Set[int]) -> None:
-        """Round the weights for rows like this from those who came, which are usually the same in the next round."""
+        """Round the weights to the type of the rows; the next round usually has rows from the same neighbours."""
         missing = math.fsum(w for j, w in self._weights.items() if j != self._here and j not in came)
         self._own_weight = like.dtype.type(self._weights[self._here] + missing)
         rounded = [(j, like.dtype.type(self._weights[j])) for j in sorted(came)]

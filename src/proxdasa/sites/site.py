@@ -32,7 +32,7 @@ MEAN, OVER = "mean_{}", "mean_over"
 """The names of means over sites in the records, and of the number of sites that they are over."""
 TOGETHER, IN_PART, APART = "yes", "in part: a neighbour was missing in the last rounds", "no"
 TAKEN_OVER = "taken over from {}"
-"""Whether the model that a site saves was brought together with those of others."""
+"""Whether the model that a site saves was brought together with those of other sites."""
 AGAIN = 5.0
 """Seconds between two attempts to save the results."""
 
@@ -86,7 +86,7 @@ class Site:
         self._halt = True
 
     def run(self) -> Result:
-        """Iterate with whoever is there, mix for some rounds at the end, and save what there is."""
+        """Iterate with the neighbours that are there, mix for some rounds at the end, and save the results."""
         try:
             with torch.no_grad(), flushed_denormals():
                 k, state = self._begin()
@@ -105,7 +105,7 @@ class Site:
         return result
 
     def _leave(self, k: int, state: Any, halted: bool) -> Result:
-        """Save what there is after k iterations."""
+        """Save the results after k iterations, and report the end."""
         alone = not halted and not any(link.last_row or link.since is not None for link in self.links.all.values())
         if alone:
             self._together = APART
@@ -122,7 +122,7 @@ class Site:
         return result
 
     def _store(self, result: Result) -> None:
-        """Save the results, and try again for a while if that fails: nobody else can be asked for them any more."""
+        """Save the results, and retry for a while if that fails: no other site can provide them any more."""
         until = time.monotonic() + (0.0 if result.stopped in ("interrupted", "diverged") else self.study.wait)
         while True:
             try:
@@ -135,7 +135,7 @@ class Site:
                 time.sleep(min(AGAIN, self.study.wait))
 
     def _refuse_finished(self) -> None:
-        """Refuse to begin again where the study has ended: alone, the site would end with another model."""
+        """Refuse to begin again in the folder of a finished run: alone, the site would end with another model."""
         if not (self.folder / RECORDS).exists():
             return
         ending = read_config(self.folder).get("ending", {})
@@ -158,7 +158,7 @@ class Site:
         self.connections.spent.update(found.notes["spent"])
         self._seen = found.notes["observed"]
         if self._watch:
-            self._watch.skip(0, found.k)  # nobody knows how much of z is from before the last jump
+            self._watch.skip(0, found.k)  # we do not know how much of z dates from before the last jump
         # The neighbours may have counted rounds with us that we do not remember.
         self.links.epoch = self.links.higher = found.notes["epoch"]
         self.links.pace = found.notes["pace"]
@@ -173,7 +173,7 @@ class Site:
         try:
             self.rounds.assemble(everybody=False)
         except TimeoutError as error:
-            self._leave(found.k, state, halted=True)  # so that it can still go on
+            self._leave(found.k, state, halted=True)  # halted, so that the site can still resume
             raise TimeoutError(
                 f"{error}. Until then {self.folder} has what this site computed by itself up to iteration {found.k}, "
                 "not brought together with the models of others; if they have finished, ask one of them for the model"
@@ -181,7 +181,7 @@ class Site:
         return found.k, state
 
     def _iterate(self, k: int, state: Any) -> tuple[int, Any]:
-        """Iterate to the end, or to where sites agree to stop; returns how many iterations there were."""
+        """Iterate to the end, or until sites agree to stop; returns the number of iterations and the state."""
         while k < self._K and not self._halt:
             made, k = k, min(self.links.begin(k), self._K)
             if self._watch and k > made:
@@ -218,25 +218,25 @@ class Site:
         raise ArithmeticError(f"{self.name} met a value that is not finite in iteration {k}; try a smaller γ")
 
     def _agree_to_stop(self, k: int, state: Any) -> bool:
-        """Whether all sites are satisfied by the stopping rule, and this site knows."""
+        """Whether this site knows that the stopping rule holds at all sites."""
         if not self._watch or k % self._watch.rule.every:
             return False
         yes = bool(self._watch.note(self.agent, k, state))
         return unanimous(self.rounds.exchange, yes, self.agent.agents.start, self.agent.n)
 
     def _is_over(self, state: Any) -> bool:
-        """Whether there is nobody left to go on with, because the neighbours have finished."""
+        """Whether no neighbour is left to go on with, because they have finished."""
         return bool(self.rounds.ended(self._last_row(state)))
 
     def _end(self, k: int, state: Any) -> tuple[int, Any]:
-        """Bring the sites together by rounds of mixing alone, or take over what the others have ended with.
+        """Bring the sites together by rounds of mixing alone, or take over the final model of the others.
 
-        Returns the iteration that the model belongs to, with the state.
+        Returns the iteration that the model belongs to, and the state.
         """
         self._tell(k, "bringing the sites together", always=True)
         self.rounds.listen(self._K)
         missed = self.rounds.missed
-        self.agent.leave()  # these rounds belong to no iteration, in which a method might send nothing
+        self.agent.leave()  # outside of iterations, in some of which a mixing may send nothing
         for r in range(self._last_rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
@@ -250,12 +250,12 @@ class Site:
         return k, state
 
     def _last_row(self, state: Any) -> Tensor:
-        """What neighbours that come too late need of us: x, its running statistics, and the z of the solution."""
+        """What neighbours that come too late need from us: x, its running statistics, and the z of the solution."""
         averaging, row = self._algorithm.facts.averaging, self.agent.pack(state.x)
         return torch.cat([row, averaging.z(state)], dim=-1) if averaging else row
 
     def _take_over(self, rows: Mapping[str, Tensor], state: Any) -> tuple[int, Any]:
-        """Jump to the end with the mean of such rows, by the names of those they are from, and measure there."""
+        """Jump to the end with the mean of the neighbours' last rows, which are given by name, and measure there."""
         self._together = TAKEN_OVER.format(", ".join(sorted(rows)))
         row = torch.stack([*rows.values()]).mean(dim=0)
         if averaging := self._algorithm.facts.averaging:
@@ -269,18 +269,19 @@ class Site:
         return end, state
 
     def _reset(self, state: Any) -> Any:
-        """Reset the tracker to u = v, so that their means over all sites that do so agree."""
+        """Reset the tracker to u = v, so that the means of u and v over all sites that do so agree."""
         tracking = self._algorithm.facts.tracking
         return state._replace(**{tracking.tracker: getattr(state, tracking.tracked)}) if tracking else state
 
     def _observe(self, k: int, state: Any, share: bool = True) -> None:
-        """Measures of this site alone: its own loss and scores at its own x, and how stationary it looks from here."""
+        """Record what this site measures alone: its own loss and scores at its own x, and its local certificate."""
         if k <= self._seen:
             return
         row: Row = {"trial": 0, "k": k, **measure(self.agent, self._algorithm, self.study.metrics, state)}
         row |= self._share(row) if self.study.share and k and share else {}
         row |= {"epoch": self.links.epoch, "missed": self.rounds.missed, "wire_bytes": self.connections.spent["bytes"]}
-        costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}  # as if nothing failed
+        # The agent counts bytes as if nothing failed, so only those that were really sent are recorded.
+        costs = {name: spent for name, spent in self.agent.counts().items() if name != "bytes"}
         self.rows.append(row | costs)
         self._seen = k
 
@@ -291,7 +292,7 @@ class Site:
         return dict(zip(map(MEAN.format, self.study.share), means.values, strict=True)) | {OVER: round(means.over, 3)}
 
     def _everything(self, state: Any) -> dict[str, Tensor]:
-        """The state of the method, and what the agent keeps beside it."""
+        """The state of the method, and the rows that the agent keeps beside it."""
         beside = {EXTRA + name: rows for name, rows in self.agent.extra_rows.items()}
         return {**state._asdict(), **beside}
 
@@ -305,7 +306,7 @@ class Site:
         self._saved = time.monotonic()
 
     def _tell(self, k: int, doing: str, always: bool = False) -> None:
-        """Say how far the site is, for `proxdasa site status`."""
+        """Report the site's progress for `proxdasa site status`."""
         named = ("loss", "certificate", *map(MEAN.format, self.study.share), OVER)
         last = self.rows[-1] if self.rows else {}
         self._status.tell(k, doing, {name: last[name] for name in named if name in last}, always)

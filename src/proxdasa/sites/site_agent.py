@@ -1,4 +1,4 @@
-"""The agent that a site is: the verbs of a method over links that may be down, and what a site can measure alone."""
+"""The agent of a site: the verbs that methods use, over links that may be down, and what a site can measure alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxdasa.sites.rounds import Combination, Rounds
 
 @final
 class SiteAgent(LocalAgents):
-    """The verbs of the one agent that a site is."""
+    """The verbs of a site's only agent."""
 
     def __init__(self, task: Task, here: int, rounds: Rounds, numbers: dict[str, int]) -> None:
         super().__init__(task, range(here, here + 1), exact=True)
@@ -27,13 +27,13 @@ class SiteAgent(LocalAgents):
         self._combine = Combination(weights, here)
 
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Rows mixed with those of the neighbours that are there."""
+        """Mix rows with those of the neighbours that are there."""
         self._count_messages(self._rounds, *tensors)
         mixed = self._task.mixing(self.round, torch.cat(tensors, dim=-1), self._task.network.rho)
         return torch.split(mixed, [x.shape[-1] for x in tensors], dim=-1)
 
     def round(self, x: Tensor) -> Tensor:
-        """One round: Σ_j W_ij x_j over the neighbours that are there, of rows of any width."""
+        """Make one round: Σ_j W_ij x_j over the neighbours that are there, for rows of any width."""
         own = x.contiguous().numpy()
         rows = {self._numbers[name]: row for name, row in self._exchange(own, self._combine.begin).items()}
         return torch.from_numpy(self._combine.end(own, rows))
@@ -47,25 +47,25 @@ class SiteAgent(LocalAgents):
         return x
 
     def total(self, x: Tensor) -> Tensor:
-        """What is here: a site knows no others."""
+        """The values of this site: it knows no others."""
         return x
 
     def neighbour_sum(self, x: Tensor) -> Tensor:  # noqa: ARG002
-        """Refuse, as `study` does for methods that say so: a sum lacks something when a neighbour is away."""
+        """Refuse, as `study` does for methods that declare it: the sum lacks a term when a neighbour is away."""
         raise ValueError("methods that sum over neighbours cannot go on without one; choose one that mixes")
 
     observe_neighbours = neighbour_sum
 
     def bring_together(self, x: Tensor) -> Tensor:
-        """One round of mixing alone, of x and of the running statistics that are averaged."""
+        """Mix x, and the running statistics that are averaged, without a step of the method."""
         return self.unpack(self._mix((self.pack(x),))[0])
 
     def pack(self, x: Tensor) -> Tensor:
-        """A row with x and the running statistics that belong to it, as far as sites average them."""
+        """A row with x and those of its running statistics that sites average."""
         return torch.cat([x, self.extra_rows[BUFFERS][..., : self.averaged]], dim=-1) if self.averaged else x
 
     def unpack(self, row: Tensor) -> Tensor:
-        """The x of such a row; the statistics take the place of our own."""
+        """The x of a row that `pack` made; its statistics replace our own."""
         x, averages = torch.split(row, [row.shape[-1] - self.averaged, self.averaged], dim=-1)
         if self.averaged:
             held = self.extra_rows[BUFFERS][..., self.averaged :]

@@ -1,4 +1,4 @@
-"""How far a site is: a small file in its folder, written again from time to time."""
+"""The status of a site: a small file in its folder, rewritten from time to time."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from proxdasa import disk
 from proxdasa.sites.links import Links
 
 STATUS = "status.json"
-"""The file in a site's folder that says how far it is."""
+"""The file in a site's folder that reports its progress."""
 PACE = 1.0
-"""Seconds between two versions of it."""
+"""Seconds between two versions of this file."""
 
 log = logging.getLogger("proxdasa.sites")
 
 
 class Status:
-    """The file of one site."""
+    """Writes the status file of one site."""
 
     def __init__(self, folder: Path, links: Links, last_round: int) -> None:
         self._folder, self._links, self._K = folder, links, last_round
         self._told = time.monotonic()
 
     def tell(self, k: int, doing: str, measured: Mapping[str, Any], always: bool = False) -> None:
-        """Write what the site does, after k iterations, and what it measured last."""
+        """Write what the site is doing after k iterations, and what it measured last."""
         if not always and time.monotonic() - self._told < PACE:
             return
         self._told = time.monotonic()

@@ -1,6 +1,6 @@
-"""A study: one file, the same at all sites, with what is computed, who takes part and how to reach them.
+"""A study: one file, the same at all sites, that says what is computed, which sites take part and how to reach them.
 
-It is a configuration file as `proxdasa run` takes it, which simulates the study, with one more table::
+It is a configuration file of `proxdasa run`, which simulates the study, with one more table::
 
     [sites]
     patience = 30.0           # seconds to wait for a neighbour before going on without it
@@ -9,9 +9,9 @@ It is a configuration file as `proxdasa run` takes it, which simulates the study
     lmu = "lmu.example.org:7443"
     rwth = ""                 # has no open port: it calls its neighbours
 
-Sites are the agents of the network, numbered in alphabetical order of their names; a network by names is
-``{ name = "from_links", links = [["charite", "lmu"], ["lmu", "rwth"]] }``. ``conditions`` in the file are for the
-simulation; sites meet those that there are.
+Sites are the agents of the network, numbered in alphabetical order of their names; to give a network by names, write
+``{ name = "from_links", links = [["charite", "lmu"], ["lmu", "rwth"]] }``. ``conditions`` in the file are only for the
+simulation; sites meet real ones.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from proxdasa.runs.setup_checks import check_buffers
 from proxdasa.sites.keys import check_name
 
 PATIENCE, WAIT, AGREEMENT = 30.0, 600.0, 1e-3
-"""Defaults: seconds of patience, seconds to wait for neighbours at the start, and how much of the disagreement between
-sites may be left at the end."""
+"""Defaults: seconds of patience, seconds to wait for neighbours at the start, and the share of the disagreement between
+sites that may be left at the end."""
 FORM = "columns or types of the data"
 """What sites must have in common besides the study; they compare a digest of it."""
 OWN = (loss, objective, density, solution_density, certificate)
-"""What a site can measure by itself: of its own F_i at its own x_i, with its own z_i."""
+"""What a site can measure by itself, with its own F_i, x_i and z_i."""
 ACCEPTED = ("addresses", "agreement", "patience", "share", "wait")
 NUMBERS = ("agreement", "patience", "wait")
 
@@ -59,10 +59,10 @@ class Study:
     wait: float = WAIT
     agreement: float = AGREEMENT
     share: tuple[str, ...] = ()
-    """The numbers whose means sites find out together."""
+    """The numbers whose means over sites are computed and recorded."""
 
     def number(self, name: str) -> int:
-        """The agent that a site is."""
+        """The number of a site's agent."""
         if name not in self.names:
             raise ConfigError(f"there is no site {name!r} in the study; it has {', '.join(self.names)}")
         return self.names.index(name)
@@ -85,7 +85,7 @@ class Study:
 
 
 def own_problem(study: Study, name: str) -> Problem:
-    """The problem of one site, which reads its data."""
+    """The problem of one site; this reads the site's data."""
     here = study.number(name)
     own = study.setup.problem.restrict(range(here, here + 1))
     setup = study.setup
@@ -115,7 +115,7 @@ def _measurable(study: Study, own: Problem) -> list[str]:
 
 
 def read_study(path: Path, data: Path | None = None) -> Study:
-    """Read a study; ``data`` takes the place of the file of this site's examples."""
+    """Read a study; ``data`` replaces the file of this site's examples."""
     text, settings = path.read_bytes(), settings_file.load(path)
     try:
         sites = settings.get("sites")
@@ -127,7 +127,7 @@ def read_study(path: Path, data: Path | None = None) -> Study:
         if data is not None:
             setup = _with_data(setup, data)
         _check(setup)
-        # What a study says about conditions is for its simulation: sites meet those that there are.
+        # The conditions in a study file are only for its simulation: sites meet real ones.
         setup = replace(setup, conditions=())
         names = tuple(sorted(map(check_name, sites["addresses"])))
         if len(names) != setup.network.n:
@@ -143,7 +143,7 @@ def read_study(path: Path, data: Path | None = None) -> Study:
 
 
 def _with_data(setup: Setup, data: Path) -> Setup:
-    """The set-up with this file in place of the files of all."""
+    """The set-up with this file in place of all agents' files."""
     problem = setup.problem
     if not isinstance(problem, Supervised) or not isinstance(problem.data, PerAgent):
         raise ConfigError('--data needs a problem whose data are { name = "per_agent", ... }')
@@ -164,11 +164,11 @@ def _check_share(share: object) -> tuple[str, ...]:
 
 
 def _check(setup: Setup) -> None:
-    """Refuse what sites cannot do."""
+    """Refuse settings that sites do not support."""
     facts = setup.algorithm.facts
     if setup.trials != 1:
         raise ConfigError(f"trials must be 1 for sites; got {setup.trials}")
-    if tuple(setup.metrics) != tuple(STANDARD):  # of which, as a default, each site records those that it can
+    if tuple(setup.metrics) != tuple(STANDARD):  # by default, a site records those of them that it can
         for metric in setup.metrics:
             if metric not in OWN:
                 accepted = ", ".join(own.name for own in OWN)

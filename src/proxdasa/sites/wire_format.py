@@ -6,14 +6,14 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-# 32 bytes, so that the numbers of a row behind it are aligned: others take ten times as long to read.
+# 32 bytes, so that the numbers of the row that follows are aligned: unaligned ones take ten times as long to read.
 _FORMAT = struct.Struct("<BxIiHiIiiI")
 SIZE = _FORMAT.size
-"""Bytes of a header."""
+"""The size of a header, in bytes."""
 GREETING = 4_096
-"""The most bytes of a greeting."""
+"""The largest size of a greeting, in bytes."""
 NEVER = -1
-"""Takes the place of an iteration where there is none."""
+"""Stands for an iteration where there is none."""
 
 
 class Kind(IntEnum):
@@ -30,12 +30,12 @@ class Kind(IntEnum):
     PROPOSE = 4
     """The sender proposes to count the link from an iteration on."""
     ACCEPT = 5
-    """The sender agrees."""
+    """The sender agrees to a proposal."""
     DONE = 6
     """The sender has made its last round."""
 
 
-_KINDS = dict(enumerate(Kind))  # a call of the class takes longer than all the rest of reading a header
+_KINDS = dict(enumerate(Kind))  # calling the class takes longer than all the rest of reading a header
 
 
 class Message(NamedTuple):
@@ -49,16 +49,16 @@ class Message(NamedTuple):
     round: int = 0
     """The round within the iteration."""
     since: int = NEVER
-    """The iteration from which the link has counted, or did when it last counted."""
+    """The iteration from which the link counts, or counted before it was dropped."""
     counted: int = 0
     """How many rounds the sender has counted over the link since then."""
     jump_at: int = NEVER
     """At this iteration the sender's part of the network goes on with iteration ``jump_to``."""
     jump_to: int = NEVER
     sequence: int = 0
-    """Its number within the stream, from 0 on."""
+    """The number of the message within its stream, from 0 on."""
     payload: bytes | memoryview = b""
-    """Where it is read, a view of the bytes that came: rows may be large."""
+    """In a received message, a view of the received bytes, because rows may be large."""
 
     def pack(self, sequence: int | None = None) -> bytes:
         """The message as bytes, with this number in place of its own."""
