@@ -167,7 +167,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
     measure = stationarity_of(runs)
     notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
     if any(run.has("loss") for run in runs) and (why := difference("loss", runs)):
-        notes.append(f"{why}, so their losses, and iterations to a loss, do not compare")
+        notes.append(f"{why}, so their losses, and iterations to a loss, may not compare")
     differ = any(run.config.get("network") != runs[0].config.get("network") for run in runs)
     return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes, differ)
 
