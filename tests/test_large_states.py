@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from benchmarks.large import MEMORY
 from torch import Tensor
 
 import proxdasa
@@ -19,6 +20,7 @@ from proxdasa.engines import sliced_agents
 from proxdasa.runs import compiling, steps_in_place
 from proxdasa.runs.setup import Setup
 from tests import test_divergence
+from tests.processes import LINUX
 from tests.test_convergence import EXACT
 
 NETWORK, D = networks.ring(5), 7
@@ -246,9 +248,12 @@ def test_a_tensor_of_the_problem_is_not_written_over(when, sliced):
     assert torch.equal(Constant.held, torch.ones(2, 5, D))
 
 
-def test_only_large_states_are_sliced():
-    assert sliced_agents.in_slices(METHODS[0], L1, sliced_agents.LARGE)
-    assert not sliced_agents.in_slices(METHODS[0], L1, sliced_agents.LARGE - 1)
+def test_only_large_states_of_few_long_rows_are_sliced():
+    large, rows = sliced_agents.LARGE, sliced_agents.ROWS
+    assert sliced_agents.in_slices(METHODS[0], L1, 1, large)
+    assert not sliced_agents.in_slices(METHODS[0], L1, 1, large - 1)
+    assert sliced_agents.in_slices(METHODS[0], L1, rows, large)
+    assert not sliced_agents.in_slices(METHODS[0], L1, rows + 1, large)
 
 
 def test_a_long_run_of_a_large_state_is_not_compiled_unless_asked_to(monkeypatch):
@@ -353,8 +358,7 @@ def test_a_gradient_that_only_some_slices_ask_for_is_refused(sliced):
         run(Once(0.1))
 
 
-PROGRAM = """
-import json, resource
+PROGRAM = f"""{MEMORY}
 import torch
 import proxdasa
 from proxdasa import contracts, networks, regularizers
@@ -371,15 +375,15 @@ class Centres:
     def evaluate(self, x):
         return contracts.Evaluation((x - 1).square_().sum(-1) / 2, x - 1)
     def scores(self, x):
-        return {}
-before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+        return dict()
+before = memory("VmRSS")
 method, psi = proxdasa.ProxDASA(gamma=1e-3, alpha=0.1), regularizers.L1(1e-5)
 result = proxdasa.run(method, Centres(), networks.ring(8), regularizer=psi, iterations=1, compile=False)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
-print((peak - before) / sum(rows.nbytes for rows in result.state.values()))
+print((memory("VmHWM") - before) / sum(rows.nbytes for rows in result.state.values()))
 """
 
 
+@LINUX
 def test_a_large_state_takes_little_more_memory_than_itself():
     """With the gradients of all agents at once it would take 1.6 times its size, with whole steps four times."""
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}  # what is freed goes back at once

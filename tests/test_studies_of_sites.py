@@ -123,7 +123,7 @@ def test_a_rehearsal_from_the_command_line(study, tmp_path):
         ("[sites.addresses]", "[elsewhere]", r"sites\.addresses is missing"),
         ("patience = 5.0", "patients = 5.0", r"sites\.patients: unknown key; accepted: addresses, agreement"),
         ("patience = 5.0", "patience = 0.0", r"sites\.patience must be a positive, finite number; got 0\.0"),
-        ('rwth = ""', 'RWTH = ""', "the name of a site has 1 to 63 small messages"),
+        ('rwth = ""', 'RWTH = ""', "the name of a site has 1 to 63 small letters"),
         ('rwth = ""', 'authority = ""', "authority is the name of the authority's files; choose another name"),
         ('rwth = ""', 'rwth = "somewhere"', r'sites\.addresses\.rwth must be "host:port"'),
         ('rwth = ""', "", r"sites\.addresses has 2 sites, but the network has 3 agents"),

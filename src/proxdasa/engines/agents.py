@@ -91,9 +91,13 @@ class LocalAgents(ABC):
 
     def grad_of(self, agents: range, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """The same of some of the agents, counted with those of the first; not in exact mode."""
-        if agents.start == 0:
+        if agents.start == self.agents.start:  # drawn once for all groups
             self.count_gradient(k, sample)
-        return gradients(self._task.problem, x, self.draw(k, sample)[:, agents.start : agents.stop], agents)
+            self._drawn = self.draw(k, sample)
+        drawn = self._drawn[:, agents.start : agents.stop]
+        if agents.stop == self.agents.stop:
+            del self._drawn
+        return gradients(self._task.problem, x, drawn, agents)
 
     @property
     def partial_grad(self) -> PartialGrad | None:

@@ -188,8 +188,8 @@ class Simulator(LocalAgents):
         """The agents for steps in slices, unless the state is small or something needs all coordinates."""
         task = self._task
         varies = self._weather is not None or self._compressed or self._running is not None
-        elements = task.trials * self.n * task.problem.dim
-        if varies or task.device != CPU or not in_slices(algorithm, task.regularizer, elements):
+        sizes = task.trials * self.n, task.problem.dim
+        if varies or task.device != CPU or not in_slices(algorithm, task.regularizer, *sizes):
             return None
         verbs = Verbs(task.problem.grad, task.regularizer.prox, self._product, self._adjacency, self.degrees)
         return SlicedAgents(self, verbs, task.trials)

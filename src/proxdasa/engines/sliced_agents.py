@@ -28,15 +28,18 @@ LARGE = 2**23
 """Elements of a state variable from which on steps are taken in slices; a variable then takes tens of megabytes."""
 SLICE = 2**17
 """Elements of a variable in a slice (measured)."""
+ROWS = 128
+"""The most rows of a variable for which steps are taken in slices: those of more rows are so narrow that they take
+longer than whole steps (measured: twice as long with 4,096 agents, five times with 131,072)."""
 GROUPS = 16
 """Groups of agents, at most: with more of them, gradients would take little less memory, and longer."""
 
 
-def in_slices(algorithm: Algorithm, regularizer: Regularizer, elements: int) -> bool:
-    """Whether the steps of a method on variables of so many elements may be taken in slices, and pay."""
+def in_slices(algorithm: Algorithm, regularizer: Regularizer, rows: int, dim: int) -> bool:
+    """Whether the steps of a method on variables of so many rows, trials × agents, may be taken in slices, and pay."""
     # Said by the class itself: one that inherits from it may do something else.
     method = "facts" in vars(type(algorithm)) and algorithm.facts.coordinatewise
-    return elements >= LARGE and method and is_separable(regularizer)
+    return rows <= ROWS and rows * dim >= LARGE and method and is_separable(regularizer)
 
 
 @final

@@ -75,7 +75,8 @@ def compiles(setup: Any) -> bool:
 
 def slices(setup: Any) -> bool:
     """Whether a run in one process, unless it is compiled, takes its steps in slices, which need less memory."""
-    return in_slices(setup.algorithm, setup.regularizer, elements(setup)) and not obstacle(setup)
+    rows, dim = setup.trials * setup.network.n, setup.problem.dim
+    return in_slices(setup.algorithm, setup.regularizer, rows, dim) and not obstacle(setup)
 
 
 def elements(setup: Any) -> int:
