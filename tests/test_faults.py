@@ -35,6 +35,16 @@ from tests.processes import (
 pytestmark = LINUX
 ITERATIONS = 40
 RUN = ("--exact", "--checkpoint-every", 1)
+SLOW = """
+import time
+from proxdasa.runs.checkpoints import Checkpoints
+write = Checkpoints.write
+def write_slowly(*args):
+    write(*args)
+    time.sleep(0.05)
+Checkpoints.write = write_slowly
+"""
+"""Makes runs so slow that they do not end before a signal reaches them, even on a busy machine."""
 SILENCE = 10
 """Seconds of silence that are an error: no process that lives is silent for so long, however busy the machine is."""
 
@@ -208,12 +218,12 @@ def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbe
         assert newest(results) == made
         assert text.endswith(f"proxdasa resume {results} continues the run\n")
 
-    options = ("--processes", 4, "--max-restarts", 3)
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
+    options, slow = ("--processes", 4, "--max-restarts", 3), trouble(tmp_path / "slow", SLOW)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options, env=slow)
     interrupted(command, 5, signal.SIGINT, lambda: command.pid)
-    command = start("proxdasa", "resume", results, "--processes", 2)
+    command = start("proxdasa", "resume", results, "--processes", 2, env=slow)
     interrupted(command, 15, signal.SIGTERM, lambda: command.pid)
-    command = start("proxdasa", "resume", results, "--processes", 3, "--max-restarts", 3)
+    command = start("proxdasa", "resume", results, "--processes", 3, "--max-restarts", 3, env=slow)
     interrupted(command, 25, signal.SIGTERM, lambda: command.workers()[2])
     start("proxdasa", "resume", results).ended()
     check_same(results, undisturbed / "results")
