@@ -188,7 +188,7 @@ class Loop:
         k, state = self._now
         self._mark_diverged()
         view = self._view(state)
-        measured = [(metric.name, measure(metric, view)) for metric in self._measures]
+        measured = measure(self._measures, view)
         scores = [(name, values.tolist()) for name, values in self.engine.scores(view.x_mean[:, 0]).items()]
         spent = self.engine.counts()
         costs: Row = {**spent, "seconds": self.seconds}

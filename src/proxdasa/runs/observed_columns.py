@@ -8,19 +8,22 @@ from proxdasa.engines.checked_answers import writes
 from proxdasa.metrics import Metric, View
 
 
-def measure(metric: Metric, view: View) -> list[float]:
-    """One number for each trial; a user's own measure may give something else, which would be another trial's."""
-    before = _versions(view)
-    numbers = metric.of(view)
-    if _versions(view) != before:
-        raise ValueError(
-            f"the measure {metric.name}, or what it calls of the problem or the regularizer, writes into the state of "
-            "the run, which would go on from what it has left; use operations that are not in place, or a clone()"
-        )
-    if numbers.shape != (len(view.x),):
-        wanted = f"[{len(view.x)}], a number for each trial"
-        raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
-    return list(numbers.tolist())
+def measure(metrics: Iterable[Metric], view: View) -> list[tuple[str, list[float]]]:
+    """The name of each measure, and one number for each trial; other shapes would mix up trials."""
+    before, measured = _versions(view), list[tuple[str, list[float]]]()
+    for metric in metrics:
+        numbers = metric.of(view)
+        if _versions(view) != before:
+            raise ValueError(
+                f"the measure {metric.name}, or what it calls of the problem or the regularizer, writes into the state "
+                "of the run, which would go on from what it has left; use operations that are not in place, or a "
+                "clone()"
+            )
+        if numbers.shape != (len(view.x),):
+            wanted = f"[{len(view.x)}], a number for each trial"
+            raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
+        measured.append((metric.name, numbers.tolist()))
+    return measured
 
 
 def unite(columns: Sequence[tuple[str, list[float]]], others: Iterable[str]) -> dict[str, list[float]]:
