@@ -1,9 +1,13 @@
 """Who gets in: certificates, greetings, and messages that do not fit."""
 
+import contextlib
 import json
+import os
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
@@ -56,7 +60,8 @@ class Caller:
             [("grpc.ssl_target_name_override", "aachen")],
         )
         self._open = True
-        self.messages = [Message(Kind.HELLO, payload=json.dumps(greeting or {"site": name, **STUDY}).encode()).pack()]
+        said = json.dumps({"site": name, **STUDY} if greeting is None else greeting)
+        self.messages = [Message(Kind.HELLO, payload=said.encode()).pack()] if said != "{}" else []
         self.call = self._channel.stream_stream(METHOD)(self._send())
 
     def _send(self):
@@ -286,3 +291,62 @@ def test_rows_of_a_wrong_size_or_not_finite_are_refused(connections, rounds, num
     assert len(made.exchange(np.zeros((1, 1, 3), np.float32))) == accepted
     assert connections.spent["refused"] == (not accepted)
     assert (made.links.all["berlin"].since is None) is not accepted
+
+
+def test_a_caller_without_a_greeting_is_cut_off(connections, call, monkeypatch):
+    """Otherwise silent calls of one neighbour could take all threads, and keep the others out."""
+    monkeypatch.setattr("proxdasa.sites.connections.GREETED_WITHIN", 0.2)
+    caller = call("berlin", greeting={})
+    assert unpack(next(caller.call)).kind is Kind.HELLO
+    assert caller.refusal() == "CANCELLED"
+    assert connections.spent["refused"] == 1
+    assert not connections.connected("berlin")
+
+
+WATCHED = """
+import logging, os, sys, time
+from pathlib import Path
+from proxdasa.sites.failed_handshakes import report_failed_handshakes
+with report_failed_handshakes() as report_to:
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    from proxdasa.sites.connections import Connections, Credentials
+    folder = Path(sys.argv[1])
+    own = Credentials(folder / "aachen.crt", folder / "aachen.key", folder / "authority.crt")
+    connections = Connections("aachen", {"berlin": sys.argv[2]}, "127.0.0.1:0", own, {}, 1_000)
+    report_to(connections)
+    print(connections.port, flush=True)
+    os.write(2, b"said by other C code\\n")
+    sys.stdin.read()
+    connections.close()
+print("refused", connections.spent["refused"])
+print("said at the end", file=sys.stderr)
+"""
+
+
+def test_failed_handshakes_are_logged_and_counted(folder, tmp_path):
+    """By gRPC's own lines, which must still read as they did; everything else on standard error gets through."""
+    with subprocess.Popen(
+        [sys.executable, "-c", WATCHED, str(folder), ""],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"},
+    ) as aachen:  # fmt: skip
+        port = int(aachen.stdout.readline())
+        with socket.create_connection((HOST, port), timeout=20) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            plain.recv(1)
+        stranger = ssl.create_default_context(cafile=folder / keys.CERTIFICATE)
+        stranger.check_hostname = False
+        for _ in range(3):
+            with (
+                socket.create_connection((HOST, port), timeout=20) as tcp,
+                contextlib.suppress(OSError),
+                stranger.wrap_socket(tcp) as tls,
+            ):
+                tls.recv(1)
+        out, err = aachen.communicate(timeout=60)
+    assert out == "refused 4\n"
+    assert "refused: a call that failed in the TLS handshake (http request)" in err
+    assert "that failed in the TLS handshake (peer did not return a certificate)" in err
+    assert "said by other C code\n" in err
+    assert err.endswith("said at the end\n")
+    assert "ssl_transport_security" not in err

@@ -22,6 +22,7 @@ from proxdasa.cli.display import err, input_errors, output_option, say, sentence
 from proxdasa.cli.doctor import ROOM, Finding, show_findings
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import Code, foremost
+from proxdasa.sites.failed_handshakes import report_failed_handshakes
 
 CLOCK = 600.0
 """Seconds by which clocks may differ, as for certificates."""
@@ -79,14 +80,15 @@ def run(
         return
     if name is None:
         raise typer.BadParameter("which site is this? --as NAME, or --rehearse for all of them on this machine")
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    with input_errors():
+    with input_errors(), report_failed_handshakes() as report_to:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
         from proxdasa.sites.heap import share_one_heap  # noqa: PLC0415
         from proxdasa.sites.site import Site  # noqa: PLC0415 - grpc is an extra
 
         share_one_heap()
         known, credentials, address = _prepare(study, name, data, keys, listen)
         site = Site(known, name, credentials, output, address, checkpoint_every)
+        report_to(site.connections)
         try:
             with signals.handle(lambda _: site.halt(), once=True):
                 result = site.run()

@@ -10,7 +10,6 @@ into the box and wakes the thread that waits for them.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
@@ -26,8 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxdasa.sites.greetings import greeting, greeting_fault
 from proxdasa.sites.notifier import Notifier
-from proxdasa.sites.wire_format import GREETING, SIZE, Kind, Message, unpack
+from proxdasa.sites.wire_format import GREETING, SIZE, Message, unpack
 
 # gRPC has no setting for the oldest version of TLS. The one suite that we leave to TLS 1.2 does not work with
 # certificates, and the suites of TLS 1.3 are not affected, so no peer can negotiate an older version.
@@ -35,7 +35,7 @@ SUITES = "GRPC_SSL_CIPHER_SUITES"
 ONLY_OURS = "ECDHE-PSK-CHACHA20-POLY1305"
 TOO_LATE = "grpc" in sys.modules and os.environ.get(SUITES) != ONLY_OURS  # gRPC has read the variable already
 os.environ[SUITES] = ONLY_OURS
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # strangers could fill the log with failed handshakes
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # unless `failed_handshakes` or the user wants its lines
 
 import grpc  # noqa: E402
 
@@ -44,6 +44,8 @@ GRACE = 3.0
 """Seconds without a stream after which the end that normally waits to be called makes the call itself."""
 RETRY = (0.2, 3.0)
 """The shortest and the longest pause, in seconds, between two attempts to reach a neighbour."""
+GREETED_WITHIN = 10.0
+"""Seconds that a caller has for its greeting; the number of calls is limited, so silent ones would keep others out."""
 KEEPALIVE = 5_000
 """Milliseconds between two keepalive pings on an idle stream, and the time limit for their answers."""
 BOX = 64
@@ -150,6 +152,8 @@ class Connections:
         self.news = Notifier()
         """Notified when a message arrives and when a stream opens or closes."""
         self.spent = {"bytes": 0, "refused": 0}
+        self.counts_handshakes = False
+        """Whether `failed_handshakes` counts every handshake that fails, our own calls included."""
         self.sent = dict.fromkeys(neighbours, 0)
         """The bytes sent to each neighbour."""
         self._streams: dict[str, _Stream] = {}
@@ -227,11 +231,15 @@ class Connections:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name} is no neighbour of {self.me}")
         stream.cancel = context.cancel
         # We send our greeting before we judge theirs, so that the other end can log what does not match.
-        yield self._greeting()
+        yield greeting(self.me, self._study)
+        hurry = threading.Timer(GREETED_WITHIN, self._cut_off, (name, context))
+        hurry.start()
         try:
-            fault = self._fault(name, next(messages))
+            fault = greeting_fault(self.me, self._study, name, next(messages))
         except (StopIteration, grpc.RpcError):
             return
+        finally:
+            hurry.cancel()
         if fault:
             self.refuse(fault)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
@@ -240,6 +248,10 @@ class Connections:
         self._attach(name, stream)
         reader.start()
         yield from stream.messages()
+
+    def _cut_off(self, name: str, context: Any) -> None:
+        self.refuse(f"{name} sent no greeting within {GREETED_WITHIN:.0f} s")
+        context.cancel()
 
     def _call(self, name: str) -> None:
         """Call a neighbour whenever there is no stream to it."""
@@ -262,9 +274,9 @@ class Connections:
         stream = _Stream(self.news)
         call = channel.stream_stream(METHOD, response_deserializer=stream.take)(stream.messages())
         stream.cancel = call.cancel
-        stream.outgoing.put(self._greeting())
+        stream.outgoing.put(greeting(self.me, self._study))
         try:
-            fault = self._fault(name, next(call))
+            fault = greeting_fault(self.me, self._study, name, next(call))
             if fault:
                 self.refuse(fault)
                 return
@@ -276,7 +288,8 @@ class Connections:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
                 log.warning("%s refuses us: %s", name, error.details())
             elif any(words in (error.details() or "").lower() for words in NOT_THEM):
-                self.refuse(f"the peer at the address of {name}; its certificate is not {name}'s: {error.details()}")
+                why = f"the peer at the address of {name}; its certificate is not {name}'s: {error.details()}"
+                self.refuse(why, times=0 if self.counts_handshakes else 1)
             else:
                 log.debug("%s cannot be reached: %s", name, error.details())
         finally:
@@ -294,25 +307,6 @@ class Connections:
         except grpc.RpcError as error:
             log.debug("%s: %s", name, error)
         self._detach(name, stream, f"{name} is gone")
-
-    def _greeting(self) -> bytes:
-        return Message(Kind.HELLO, payload=json.dumps({"site": self.me, **self._study}).encode()).pack()
-
-    def _fault(self, name: str, data: bytes) -> str:
-        """What is wrong with a greeting; empty if nothing is."""
-        try:
-            message = unpack(data)
-            said = json.loads(bytes(message.payload[:GREETING])) if message.kind is Kind.HELLO else None
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            return f"{name} sent no greeting"
-        if said.get("site") != name:
-            return f"the certificate is of {name}, but the greeting of {str(said.get('site'))[:64]!r}"
-        for what, ours in self._study.items():
-            if said.get(what) != ours:
-                return f"{name} has another {what} than {self.me}"
-        return ""
 
     def _attach(self, name: str, stream: _Stream) -> None:
         with self._lock:
@@ -337,7 +331,7 @@ class Connections:
         if why:
             log.info("%s", why)
 
-    def refuse(self, why: str) -> None:
-        """Count and log a refusal."""
-        self.spent["refused"] += 1
+    def refuse(self, why: str, times: int = 1) -> None:
+        """Log a refusal, and count it so many times."""
+        self.spent["refused"] += times
         log.warning("refused: %s", why)
