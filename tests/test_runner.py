@@ -581,7 +581,7 @@ class Centres:
         return found._replace(**{self.verb: self.spoil(getattr(found, self.verb))}) if self.verb == "loss" else found
 
     def scores(self, x):
-        return {}
+        return {"size": self.spoil(x.norm(dim=-1))} if self.verb == "scores" else {}
 
 
 @pytest.mark.parametrize(
@@ -591,6 +591,8 @@ class Centres:
         (Centres("grad", lambda g: g.mean(1, keepdim=True)), r"Centres.grad must .*; got \[2, 1, 10\]"),
         (Centres("grad", lambda g: g.sum(-1, keepdim=True)), r"Centres.grad must .*; got \[2, 4, 1\]"),
         (Centres("loss", lambda v: v.sum(0)), r"loss of Centres.evaluate must .* \[2, 1\] or \[2, 4\]; got \[4\]"),
+        (Centres("scores", lambda v: v.mean()), r"'size' of Centres.scores must have the shape \[2\]; got \[\]"),
+        (Centres("scores", lambda v: v.tolist()), r"'size' of Centres.scores must have the shape \[2\]; got list"),
         (Centres("in place"), r"Centres.grad writes into x; use operations that are not in place"),
     ],
 )

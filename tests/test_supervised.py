@@ -321,6 +321,10 @@ def test_a_subclass_of_a_known_layer_is_not_taken_for_it():
         ({"weights": "rows"}, 'weights must be "agents" or "examples"'),
         ({"initial": "ones"}, 'initial must be "shared", "each" or "zeros"'),
         ({"partition": lambda y, n: [torch.arange(3)] * 2}, "each of 3 agents at least one example"),
+        ({"partition": lambda y, n: [y == c for c in range(n)]}, "must give agent 0 row numbers from 0 to"),
+        ({"partition": lambda y, n: [torch.tensor([0, 1 - c]) for c in range(n)]}, "must give agent 2 row numbers"),
+        ({"partition": lambda y, n: [torch.tensor([len(y) * c]) for c in range(n)]}, "must give agent 1 row numbers"),
+        ({"partition": lambda y, n: [[c] for c in range(n)]}, "must give agent 0 row numbers"),
     ],
 )
 def test_refuses(settings, message):

@@ -120,6 +120,13 @@ class Dataset:
         parts = list((partition or self.partition or Shuffled())(self.y, len(agents)))
         if len(parts) != len(agents) or min(len(part) for part in parts) == 0:
             raise ValueError(f"the partition must give each of {len(agents)} agents at least one example")
+        for agent, part in enumerate(parts):  # a mask or a negative number would choose other rows than meant
+            whole = isinstance(part, Tensor) and part.ndim == 1 and part.dtype == torch.int64
+            if not whole or part.min() < 0 or part.max() >= len(self.y):
+                raise ValueError(
+                    f"the partition must give agent {agent} row numbers from 0 to {len(self.y) - 1}, a tensor of int64 "
+                    f"with one axis; got {part}"
+                )
         return self, parts
 
     def describe(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from proxdasa.contracts import (
     running_of,
     unpack,
 )
-from proxdasa.engines.checked_answers import evaluation, gradients, value
+from proxdasa.engines.checked_answers import evaluation, gradients, scores, value
 from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.engines.late_rows import Aged, LateRows
 from proxdasa.engines.tasks import Cell, Task, cells_of
@@ -171,7 +171,7 @@ class LocalAgents(ABC):
     def scores(self, x: Tensor, buffers: Tensor | None = None) -> Mapping[str, Tensor]:
         """The problem's own measures."""
         if self._running is None:
-            return (self._observed or self._task.problem).scores(x)
+            return self._observed.scores(x) if self._observed else scores(self._task.problem, x)
         return self._running.scores(x, self._mean_buffers(self._running)[:, 0] if buffers is None else buffers)
 
     @property

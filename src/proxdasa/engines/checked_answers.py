@@ -5,6 +5,8 @@ A user's own may give one: it would broadcast, and the run would end with other 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from proxdasa.contracts import Evaluation, Problem, Regularizer, partial_grad_of
@@ -33,6 +35,15 @@ def evaluation(problem: Problem, x: Tensor) -> Evaluation:
     return found
 
 
+def scores(problem: Problem, x: Tensor) -> Mapping[str, Tensor]:
+    """The problem's own measures of each point."""
+    found = problem.scores(x)
+    for name, answer in found.items():
+        if not isinstance(answer, Tensor) or answer.shape != x.shape[:1]:
+            raise _wrong(problem, "scores", f"{name!r} of ", [list(x.shape[:1])], answer)
+    return found
+
+
 def value(regularizer: Regularizer, x: Tensor) -> Tensor:
     """Ψ of each row."""
     found = regularizer.value(x)
@@ -47,5 +58,6 @@ def writes(x: Tensor) -> int | None:
 
 
 def _wrong(whose: object, verb: str, part: str, wanted: list[list[int]], got: Tensor) -> ValueError:
-    shapes = " or ".join(map(str, wanted))
-    return ValueError(f"{part}{type(whose).__name__}.{verb} must have the shape {shapes}; got {list(got.shape)}")
+    shapes, shape = " or ".join(map(str, wanted)), getattr(got, "shape", None)
+    found = type(got).__name__ if shape is None else list(shape)
+    return ValueError(f"{part}{type(whose).__name__}.{verb} must have the shape {shapes}; got {found}")
