@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import sys
 import threading
 import time
@@ -65,21 +64,20 @@ class _Reader(threading.Thread):
         self._pipe, self._real, self._due = pipe, real, 0.0
         self._connections: Connections | None = None
         self._failed: Counter[str] = Counter()
+        self._uncounted = 0
 
     def report_to(self, connections: Connections) -> None:
         connections.counts_handshakes = True
         self._connections = connections
 
     def run(self) -> None:
-        rest, data = b"", b" "
-        while data:
-            if select.select([self._pipe], [], [], 1.0)[0]:
-                data = os.read(self._pipe, 2**16)
-                *lines, rest = (rest + data).split(b"\n")
-                for line in lines:
-                    self._sort(line)
-            if time.monotonic() >= self._due or not data:
-                self._report()
+        rest = b""
+        while data := os.read(self._pipe, 2**16):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._sort(line)
+            self._report(time.monotonic() >= self._due)
+        self._report(True)
         os.write(self._real, rest)
         os.close(self._pipe)
 
@@ -88,12 +86,17 @@ class _Reader(threading.Thread):
             os.write(self._real, line + b"\n")
         elif found := FAILED.search(line):
             self._failed[found[1].decode().lower().replace("_", " ")] += 1
+            self._uncounted += 1
 
-    def _report(self) -> None:
+    def _report(self, log: bool) -> None:
+        """Count the failures at once; log them now, or leave that to the next report."""
         if not self._connections or not self._failed:
             return
-        for reason, times in self._failed.items():
-            calls = "a call" if times == 1 else f"{times} calls"
-            self._connections.refuse(f"{calls} that failed in the TLS handshake ({reason})", times)
-        self._failed.clear()
-        self._due = time.monotonic() + PAUSE
+        self._connections.spent["refused"] += self._uncounted
+        self._uncounted = 0
+        if log:
+            for reason, times in self._failed.items():
+                calls = "a call" if times == 1 else f"{times} calls"
+                self._connections.refuse(f"{calls} that failed in the TLS handshake ({reason})", times=0)
+            self._failed.clear()
+            self._due = time.monotonic() + PAUSE
