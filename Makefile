@@ -10,15 +10,19 @@ OLDEST_TESTS := test_checkpoints.py test_cli.py test_csv_parquet.py test_data.py
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 # Tests start many interpreters; without bytecode files each of them would compile the package again.
-test quick slow oldest: export PYTHONDONTWRITEBYTECODE =
+suite quick slow oldest: export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test quick check docs bench chaos soak slow dist oldest clean
+.PHONY: demo test suite quick check docs bench chaos soak slow dist oldest clean
 
 demo: $(VENV)/.installed
 	$(BIN)/proxdasa reproduce speedup --output results/speedup --overwrite
 
+# mypy takes half a minute of one core in a fresh clone, so it runs beside the tests.
+test: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory --jobs 2 check suite
+
 # Four workers keep two cores busy while some tests wait for processes (`deal` in tests/conftest.py).
-test: check
+suite: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 4 --dist worksteal
 
 # For the inner loop, about 40 seconds on two idle cores: no tests with processes, figures, pages or training.
