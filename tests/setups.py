@@ -24,7 +24,7 @@ from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
 from proxdasa.runs.setup import Setup
 
-__all__ = ["METHODS", "LocalSteps", "N", "digest", "in_threads", "main", "make_runs", "setup"]
+__all__ = ["METHODS", "RUNS", "LocalSteps", "N", "digest", "in_threads", "light", "main", "make_runs", "setup"]
 
 N = 8
 
@@ -90,7 +90,15 @@ def problem() -> problems.Supervised:
     return problems.Supervised(perceptron, images(), N, batch_size=3, partition=data.Dirichlet(1.0), initial="each")
 
 
-def setup(name: str, **changes) -> Setup:
+@functools.cache
+def quadratics() -> problems.Quadratic:
+    """One for each agent, with noise."""
+    rng, d = np.random.default_rng(1), 30
+    A, b = torch.tensor(rng.uniform(0.5, 1.5, size=(N, d))), torch.tensor(rng.normal(size=(N, d)))
+    return problems.Quadratic(torch.diag_embed(A).float(), b.float(), noise=0.3)
+
+
+def setup(name: str, problem=problem, **changes) -> Setup:
     """Images on a random graph of eight agents, two trials."""
     settings = {
         "regularizer": regularizers.L1(1e-3),
@@ -106,6 +114,11 @@ def setup(name: str, **changes) -> Setup:
     return Setup(METHODS[name], problem(), networks.erdos_renyi(N, 0.4, seed=1), **settings | changes)
 
 
+def light(name: str, **changes) -> Setup:
+    """The same with quadratics, whose gradients take no time: for tests of what agents send, and of when."""
+    return setup(name, quadratics, **changes)
+
+
 def digest(x: torch.Tensor) -> str:
     return hashlib.sha256((x + 0.0).numpy().tobytes()).hexdigest()
 
@@ -115,10 +128,14 @@ for entry in vars(View).values():
         entry.lock = contextlib.nullcontext()  # Python 3.11 lets one thread in at a time, and here each waits for all
 
 
+RUNS = {"x0": None, "iterations": 6}
+"""What is changed in the runs of `main`; in six iterations every method does all that it ever does."""
+
+
 def main(path: Path, interface: str | None = None) -> None:
     """Make the runs with the processes that this one was started with; the first writes the hashes."""
     transport = engines.connect(interface, timeout=120)  # however busy the machine is
-    lines = [f"{name} {digest(setup(name, x0=None).run(processes=transport).x)}\n" for name in METHODS]
+    lines = [f"{name} {digest(setup(name, **RUNS).run(processes=transport).x)}\n" for name in METHODS]
     if transport is None or transport.rank == 0:
         path.write_text("".join(lines), encoding="utf-8")
     if transport:

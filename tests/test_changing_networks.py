@@ -14,7 +14,7 @@ from proxdasa import networks, problems, regularizers
 from proxdasa.conditions import LinkLoss, Outages
 from proxdasa.configs import network_expressions
 from proxdasa.engines import Simulator, Task
-from tests.setups import METHODS, N, in_threads, setup
+from tests.setups import METHODS, N, in_threads, light, setup
 
 GRAPHS = {
     "hypercube": networks.one_peer_hypercube(8),
@@ -136,7 +136,7 @@ def test_rho_of_large_networks_agrees_with_the_dense_one(monkeypatch):
 )
 def test_the_same_bits_in_any_number_of_processes(method, name, size):
     chosen = [LinkLoss(0.2), Outages(9, 3)] if method == "prox-dasa-gt" else ()
-    base = setup(method, mixing=proxdasa.Gossip(2))
+    base = light(method, mixing=proxdasa.Gossip(2))
     made = proxdasa.runs.setup.Setup(
         base.algorithm, base.problem, GRAPHS[name], **{k: v for k, v in base.settings().items()
         if k not in ("algorithm", "problem", "network", "_")} | {"conditions": chosen},

@@ -10,12 +10,12 @@ from proxdasa import networks, optim, problems
 from proxdasa.conditions import LinkLoss
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
-from tests.setups import METHODS, LocalSteps, digest, in_threads, setup
+from tests.setups import METHODS, LocalSteps, digest, in_threads, light, setup
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_first_is_the_mixing_itself(name):
-    plain = setup(name)
+    plain = light(name)
     assert digest(dataclasses.replace(plain, mixing=proxdasa.Every(1, plain.mixing)).run().x) == digest(plain.run().x)
 
 
@@ -48,7 +48,7 @@ def test_what_it_does_is_transcribed():
 
 def test_one_within_another_sends_where_both_do():
     one, both = (
-        setup("prox-dasa", mixing=mixing) for mixing in (proxdasa.Every(6), proxdasa.Every(2, proxdasa.Every(3)))
+        light("prox-dasa", mixing=mixing) for mixing in (proxdasa.Every(6), proxdasa.Every(2, proxdasa.Every(3)))
     )
     assert digest(dataclasses.replace(both, iterations=13).run().x) == digest(
         dataclasses.replace(one, iterations=13).run().x
@@ -57,7 +57,7 @@ def test_one_within_another_sends_where_both_do():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_same_bits_in_any_number_of_processes(name):
-    made = setup(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)])
+    made = light(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)])
     alone = made.run()
     for size in (2, 3) if name == "prox-dasa-gt" else (3,):
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
@@ -79,7 +79,7 @@ def test_the_same_bits_in_any_number_of_processes(name):
 def test_all_stop_before_the_same_iteration_though_most_send_nothing(method, mixing, interval, asks, tmp_path):
     """On a path of four processes a word takes three iterations that send from end to end."""
     problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
-    made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=100, observe_every=20, exact=True)
+    made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=60, observe_every=20, exact=True)
 
     def part(transport):
         loop = made.loop(transport)
@@ -91,13 +91,13 @@ def test_all_stop_before_the_same_iteration_though_most_send_nothing(method, mix
         return loop.run(progress, Saving(tmp_path))
 
     results = in_threads(4, part)
-    sends = [k for k in range(20, 100) if (k + 1) % interval == 0]
+    sends = [k for k in range(20, 60) if (k + 1) % interval == 0]
     assert {(result.stopped, result.iterations) for result in results} == {("interrupted", sends[2] + 1)}
     resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
     whole = made.run()
     assert digest(resumed.x) == digest(whole.x)
     rounds = mixing.rounds_for(made.network.rho) if method.facts.mixes else 1
-    assert resumed.records[-1]["rounds"] == whole.records[-1]["rounds"] == rounds * (100 // interval)
+    assert resumed.records[-1]["rounds"] == whole.records[-1]["rounds"] == rounds * (60 // interval)
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -14,7 +14,7 @@ from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather
 from proxdasa.conditions.events import Draws
 from proxdasa.engines.varying_products import VaryingProduct
 from proxdasa.runs.loop import Saving
-from tests.setups import in_threads, setup
+from tests.setups import in_threads, light
 
 BAD = [LinkLoss(0.3), MessageNoise(0.5), Outages(8, 4), MessageNoise(0.1)]
 
@@ -98,7 +98,7 @@ def test_noise_is_named_and_as_large_as_declared():
 
 @pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])
 def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name):
-    made = setup(name, conditions=[MessageNoise(0.01), LinkLoss(0.2), Outages(9, 3)], mixing=proxdasa.Gossip(2))
+    made = light(name, conditions=[MessageNoise(0.01), LinkLoss(0.2), Outages(9, 3)], mixing=proxdasa.Gossip(2))
     alone = made.run().x
     for size in (2, 3):
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
@@ -108,7 +108,7 @@ def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name):
 
 
 def test_an_interrupted_run_hears_the_same_noise(tmp_path):
-    made = setup("prox-dasa", conditions=[MessageNoise(0.1)], mixing=proxdasa.Gossip(1), observe_every=1)
+    made = light("prox-dasa", conditions=[MessageNoise(0.1)], mixing=proxdasa.Gossip(1), observe_every=1)
 
     def interrupt(k, _iterations, _rows):
         if k == 7:
@@ -119,7 +119,7 @@ def test_an_interrupted_run_hears_the_same_noise(tmp_path):
 
 
 def test_no_noise_is_the_perfect_run_bit_by_bit():
-    perfect = setup("prox-dasa-gt", mixing=proxdasa.Gossip(2))
+    perfect = light("prox-dasa-gt", mixing=proxdasa.Gossip(2))
     assert torch.equal(dataclasses.replace(perfect, conditions=[MessageNoise(0.0)]).run().x, perfect.run().x)
 
 
@@ -127,7 +127,7 @@ def test_a_tracker_never_forgets_noise_and_an_average_does():
     """Without gradients, the mean of u is the sum of all noise so far: its variance grows with every round."""
     n, d, σ, trials, network = 4, 10, 0.1, 150, networks.ring(4)
     nothing = problems.Quadratic(torch.zeros(n, d, d).double(), torch.zeros(n, d).double())
-    settings = {"conditions": [MessageNoise(σ)], "trials": trials, "observe_every": 100}
+    settings = {"conditions": [MessageNoise(σ)], "trials": trials, "observe_every": 100, "metrics": ()}
     W = network.W.toarray()
     each_round = σ**2 * (W**2 - np.diag(np.diag(W) ** 2)).sum() / n**2
     for K in (25, 100):

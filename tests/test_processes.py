@@ -21,14 +21,16 @@ from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.loop import Saving
 from tests.processes import LINUX, commands, fork_together, program, with_tests
-from tests.setups import METHODS, N, digest, in_threads, main, setup
+from tests.setups import METHODS, RUNS, N, digest, in_threads, main, setup
 
+SHORT = {"iterations": 8, "observe_every": 4}
+"""Runs in which every method does all that it ever does, with time to stop and to go on."""
 ALONE = {}
 """The hashes of runs in one process, made when they are first needed."""
 
 
 def alone(name: str, **changes) -> str:
-    key = (name, *changes)
+    key = (name, *changes.items())
     if key not in ALONE:
         ALONE[key] = digest(setup(name, **changes).run().x)
     return ALONE[key]
@@ -41,8 +43,8 @@ def alone(name: str, **changes) -> str:
     ("size", "name"), [*((3, name) for name in METHODS), *((size, "sppdm") for size in (1, 2, 8)), (8, "deepstorm")]
 )
 def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
-    results = in_threads(size, lambda transport: setup(name).run(processes=transport))
-    assert digest(results[0].x) == alone(name)
+    results = in_threads(size, lambda transport: setup(name, **SHORT).run(processes=transport))
+    assert digest(results[0].x) == alone(name, **SHORT)
     assert not torch.equal(results[0].x[:, 0], results[0].x[:, 1]), "agents differ, so rows could be mixed up"
 
 
@@ -82,7 +84,7 @@ def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
 
 
 def check_hashes(path):
-    assert path.read_text() == "".join(f"{name} {alone(name, x0=None)}\n" for name in METHODS)
+    assert path.read_text() == "".join(f"{name} {alone(name, **RUNS)}\n" for name in METHODS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +100,7 @@ class _Lazy:
 
 @pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])  # by mix, and by sums over neighbours too
 def test_any_mixing_of_the_contract_gives_the_same_bits_in_several_processes(name):
-    made = setup(name, mixing=_Lazy())
+    made = setup(name, mixing=_Lazy(), **SHORT)
     assert digest(in_threads(2, lambda transport: made.run(processes=transport))[0].x) == digest(made.run().x)
 
 
@@ -123,7 +125,7 @@ def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
         problem,
         networks.star(N),
         regularizer=regularizer,
-        iterations=20,
+        iterations=8,
         trials=2,
         dtype=dtype,
         exact=True,
@@ -134,8 +136,8 @@ def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_default_mode_agrees_up_to_rounding(name):
-    made = setup(name, exact=False, dtype=torch.float64)
-    expected, exact = made.run(), setup(name, dtype=torch.float64).run()
+    made = setup(name, exact=False, dtype=torch.float64, **SHORT)
+    expected, exact = made.run(), dataclasses.replace(made, exact=True).run()
     results = in_threads(3, lambda transport: made.run(processes=transport))
     for result in (results[0], exact):
         for variable, rows in expected.state.items():
@@ -307,23 +309,23 @@ def test_compiling_is_for_one_process():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, tmp_path):
-    saving = Saving(tmp_path, 5)
+    saving, made = Saving(tmp_path, 3), setup(name, random_iterate=True, **SHORT)
 
     def part(transport):
-        loop = setup(name, random_iterate=True).loop(transport)
+        loop = made.loop(transport)
 
         def progress(k, _iterations, _rows):
-            if k == 6 and transport.rank == 0:
+            if k == 4 and transport.rank == 0:
                 loop.engine.ask_to_stop()
 
         return loop.run(progress, saving)
 
     stopped, *_ = in_threads(3, part)
     assert stopped.stopped == "interrupted"
-    assert 6 < stopped.iterations < 12
-    result, _ = in_threads(2, lambda transport: setup(name, random_iterate=True).run(None, saving, transport))
-    expected = setup(name, random_iterate=True).run()
-    assert digest(result.x) == digest(expected.x) == alone(name)
+    assert 4 < stopped.iterations < 8
+    result, _ = in_threads(2, lambda transport: made.run(None, saving, transport))
+    expected = made.run()
+    assert digest(result.x) == digest(expected.x) == alone(name, **SHORT)
     assert digest(result.random_iterate) == digest(expected.random_iterate)
     timed = ("seconds", "communication", "waiting", "computation", "wire_bytes")
     for row, other in zip(result.records, expected.records, strict=True):
