@@ -176,7 +176,7 @@ def test_impossible_settings_are_refused(make):
 @pytest.mark.parametrize("compressor", [TopK(0.4), RandK(0.5), QSGD(3)], ids=repr)
 def test_it_equals_the_papers_pseudo_code_with_explicit_copies(compressor):
     """CDProxSGT, whose two vectors have steps and copies of their own."""
-    network, trials, K, seed = networks.star(6), 2, 30, 3
+    network, trials, K, seed = networks.star(6), 2, 12, 3
     problem, x0 = quadratic(6), torch.tensor(np.random.default_rng(5).normal(size=(6, 6)))
     result = proxdasa.run(
         proxdasa.CDProxSGT(0.05), problem, network, regularizer=regularizers.L1(0.3), iterations=K, trials=trials,
@@ -300,7 +300,7 @@ def test_a_method_may_mix_at_its_start(tmp_path):
 @pytest.mark.parametrize("mixing", [proxdasa.Gossip(2), proxdasa.Every(3), *SEVERAL])
 def test_bytes_counted_are_bytes_sent(mixing):
     """With an agent in each process, what crosses the wire are the vectors of all trials, and headers."""
-    network, K = networks.star(4), 12
+    network, K = networks.star(4), 6
     made = Setup(proxdasa.CDProxSGT(0.01), quadratic(4), network, iterations=K, trials=3, mixing=mixing)
     alone = made.run().records[-1]
     first = in_threads(4, lambda transport: made.run(processes=transport))[0].records[-1]
@@ -357,7 +357,7 @@ def test_differences_reach_the_solution_where_compressed_rows_do_not():
     def error(method, mixing):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", proxdasa.DivergenceWarning)
-            result = proxdasa.run(method(0.05), problem, network, mixing=mixing, iterations=1_500, observe_every=1_500)
+            result = proxdasa.run(method(0.05), problem, network, mixing=mixing, iterations=1_000, observe_every=1_000)
         return abs(result.x[0].numpy() - expected).max()
 
     assert error(proxdasa.CDProxSGT, CompressedGossip(TopK(0.3), 0.2)) < 1e-8

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from proxdasa.cli import app
 from tests.namespaces import ADDRESSES, ip, machines
-from tests.processes import LINUX, check_same, commands, listeners, newest, write_config
+from tests.processes import LINUX, check_same, commands, listeners, newest, trouble, write_config
+from tests.test_faults import SLOW
 
 pytestmark = LINUX
 TIMEOUT = 14
@@ -38,7 +39,8 @@ def test_help_says_how_long_a_cut_is_survived(command):
 
 
 def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_timeout(hosts, tmp_path):
-    file, results = write_config(tmp_path / "run.toml", iterations=400), tmp_path / "results"
+    file, results = write_config(tmp_path / "run.toml", iterations=100), tmp_path / "results"
+    slow = trouble(tmp_path / "slow", SLOW)
 
     def link(state):
         ip("-n", hosts[0], "link", "set", "veth0", state)
@@ -49,7 +51,8 @@ def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_t
         run = ("-m", "proxdasa", "run", file, "-o", results, "--exact", "--checkpoint-every", 1)
         options = ("--interface", "veth0", "--timeout", TIMEOUT)
         both = [
-            start(*torchrun, "--node-rank", number, *run, *options, network=host) for number, host in enumerate(hosts)
+            start(*torchrun, "--node-rank", number, *run, *options, env=slow, network=host)
+            for number, host in enumerate(hosts)
         ]
         both[1].until(lambda: both[0].poll() is not None or newest(results) >= 5)
         heard = [listeners(pid) for command in both for pid in command.workers()]
@@ -70,7 +73,7 @@ def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_t
         told = rf"error: agent {{}} has no message from agent {{}} in iteration \d+: silent for {TIMEOUT} s\n"
         assert re.search(told.format("[0-2]", "[3-5]"), first), first
         assert re.search(told.format("[3-5]", "[0-2]"), second), second
-        assert newest(results) < 400
+        assert newest(results) < 100
 
         start("proxdasa", "resume", results).ended()
     check_same(results, tmp_path / "undisturbed")

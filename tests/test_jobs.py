@@ -99,7 +99,7 @@ def test_any_number_of_processes_gives_the_same_numbers_and_progress():
 
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_an_interrupted_run_resumes_in_any_number_of_processes(first, then, tmp_path):
-    made, asked = setup(iterations=200), []
+    made, asked = setup(iterations=200, observe_every=20), []
 
     def interrupt(k, _iterations, _rows):
         if k >= 20 and not asked:

@@ -25,6 +25,7 @@ from tests.processes import (
     trouble,
     write_config,
 )
+from tests.test_faults import SLOW
 
 pytestmark = LINUX
 ALONE = {"RANK": "0", "WORLD_SIZE": "2", "PROXDASA_START": "1"}
@@ -258,11 +259,11 @@ def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the
 
 def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_killed(start, tmp_path):
     """In fresh interpreters; that processes are replaced is tested above and in `test_faults`."""
-    file = write_config(tmp_path / "run.toml", iterations=200)
+    file = write_config(tmp_path / "run.toml", iterations=60)
     results, options = tmp_path / "results", ("--exact", "--checkpoint-every", 1)
     start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
     words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2)
-    command = start(*words, fork=False)
+    command = start(*words, env=trouble(tmp_path / "slow", SLOW), fork=False)
     command.until(lambda: newest(results) >= 5)
     workers = command.workers()
     heard = {pid: listeners(pid) for pid in command.processes()}

@@ -21,7 +21,7 @@ from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.loop import Saving
 from tests.processes import LINUX, commands, fork_together, program, with_tests
-from tests.setups import METHODS, RUNS, N, digest, in_threads, main, setup
+from tests.setups import METHODS, N, digest, in_threads, main, runs, setup
 
 SHORT = {"iterations": 8, "observe_every": 4}
 """Runs in which every method does all that it ever does, with time to stop and to go on."""
@@ -84,7 +84,7 @@ def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
 
 
 def check_hashes(path):
-    assert path.read_text() == "".join(f"{name} {alone(name, **RUNS)}\n" for name in METHODS)
+    assert path.read_text() == "".join(f"{name} {digest(made.run().x)}\n" for name, made in runs().items())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,15 @@ FACTOR = 1.0
 """What the true measure may be of the tolerance when the agents stop."""
 
 
-def setup(stop, noise=0.5, method=proxdasa.ProxDASAGT, regularizer=None, **changes) -> Setup:
+SOON = {"alpha": 0.1, "noise": 0.2}
+"""With these, agents stop after some 200 iterations."""
+
+
+def setup(stop, noise=0.5, alpha=0.02, method=proxdasa.ProxDASAGT, regularizer=None, **changes) -> Setup:
     """Agents that differ, with noise; gradients are known."""
     settings = {"iterations": 20_000, "trials": 1, "observe_every": 20_000} | changes
     return Setup(
-        method(gamma=0.2, alpha=schedules.constant(0.02)),
+        method(gamma=0.2, alpha=schedules.constant(alpha)),
         problems.Quadratic(CURVATURE, TARGETS, noise),
         networks.ring(N),
         regularizer=regularizer or regularizers.L1(0.1),
@@ -79,7 +83,7 @@ def test_a_lucky_moment_is_not_enough():
 
 
 def test_it_costs_no_gradient():
-    result = setup(Stationary(0.05, every=20)).run()
+    result = setup(Stationary(0.05, every=20), **SOON).run()
     last = result.records[-1]
     assert last["gradients"] == last["samples"] == last["rounds"] == result.iterations
     assert last["full_gradients"] == 0
@@ -88,12 +92,12 @@ def test_it_costs_no_gradient():
 @pytest.fixture(scope="module")
 def alone():
     """A run in exact mode and one process."""
-    return setup(Stationary(0.05, every=20), exact=True).run()
+    return setup(Stationary(0.05, every=20), **SOON, exact=True).run()
 
 
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_all_engines_stop_before_the_same_iteration(size, alone):
-    made = setup(Stationary(0.05, every=20), exact=True)
+    made = setup(Stationary(0.05, every=20), **SOON, exact=True)
     results = in_threads(size, lambda transport: made.run(processes=transport))
     for result in results:
         assert (result.stopped, result.iterations, result.stationary) == (
@@ -106,14 +110,14 @@ def test_all_engines_stop_before_the_same_iteration(size, alone):
 
 def test_a_resumed_run_stops_where_it_would_have(tmp_path):
     rule = Stationary(0.05, patience=5, every=20)
-    whole = setup(rule, trials=2, exact=True).run()
+    whole = setup(rule, **SOON, trials=2, exact=True).run()
     first = min(whole.stationary.values())
 
     def interrupt(k, _iterations, _rows):
         if k == first - 40:  # in the middle of a row of five
             raise KeyboardInterrupt
 
-    part = setup(rule, trials=2, exact=True, iterations=20_000)
+    part = setup(rule, **SOON, trials=2, exact=True, iterations=20_000)
     loop = part.loop()
     loop.observe_every = 20
     assert loop.run(interrupt, Saving(tmp_path)).stopped == "interrupted"
@@ -126,7 +130,7 @@ def test_a_resumed_run_stops_where_it_would_have(tmp_path):
 
 
 def test_it_is_part_of_the_results(tmp_path):
-    result = setup(Stationary(0.05, every=20)).run()
+    result = setup(Stationary(0.05, every=20), **SOON).run()
     result.save(tmp_path)
     loaded = proxdasa.load(tmp_path)
     assert loaded.stationary == result.stationary

@@ -158,7 +158,7 @@ X = np.zeros((1_010, 1), dtype=np.float32)
 def level_setup(held, partition, weights, **changes):
     p = Supervised(Level, held, 2, 50, partition, loss=squared_error, initial="zeros", weights=weights)
     method = proxdasa.ProxDASAGT(gamma=0.5, alpha=schedules.constant(0.3))
-    settings = {"iterations": 200, "observe_every": 200, "dtype": torch.float64} | changes
+    settings = {"iterations": 150, "observe_every": 150, "dtype": torch.float64} | changes
     return Setup(method, p, networks.complete(2), **settings)
 
 

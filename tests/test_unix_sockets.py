@@ -40,8 +40,8 @@ def connected():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.int64])
 def test_messages_arrive_whole_and_in_order_in_both_directions(dtype, connected):
-    """The longest is more than the system holds, so each must send and receive at the same time."""
-    ends, lengths = connected(3), (1, 3_000_000, 0, 7)
+    """The longest, of 3 MB, is more than the system holds, so each must send and receive at the same time."""
+    ends, lengths = connected(3), (1, 3_000_000 // dtype.itemsize, 0, 7)
 
     def act(rank):
         others, found = [peer for peer in range(3) if peer != rank], []
