@@ -58,6 +58,12 @@ class Relay:
             time.sleep(0.01)
 
 
+def _wait(happened, timeout=30):
+    until = time.monotonic() + timeout
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.005)
+
+
 class Killed(BaseException):
     """Ends a site without a checkpoint or a word to its neighbours' programs."""
 
@@ -111,10 +117,10 @@ class Federation:
 
     def __init__(
         self, folder, iterations=300, names=("aachen", "berlin", "celle", "dresden"), patience=1.0, wait=20.0,
-        method="ProxDASAGT", more="", delay=0.0,
+        method="ProxDASAGT", more="", delay=0.0, checkpoint_every=0.1,
     ):  # fmt: skip
         """``delay`` is how many seconds a link takes each way."""
-        self.folder, self.names = folder, names
+        self.folder, self.names, self.checkpoint_every = folder, names, checkpoint_every
         folder.mkdir()
         make_keys(folder, names)
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -142,9 +148,21 @@ class Federation:
             self.relays[link].cut = self.relays[link[::-1]].cut = not restore
 
     def wait_for(self, k, name="aachen", timeout=30):
-        until = time.monotonic() + timeout
-        while not (name in self.sites and self.sites[name].links.k >= k) and time.monotonic() < until:
-            time.sleep(0.005)
+        _wait(lambda: name in self.sites and self.sites[name].links.k >= k, timeout)
+
+    def wait_for_checkpoint(self, name):
+        """Wait until a site that will be killed can go on from where it was."""
+        _wait(lambda: any((self.folder / name).glob("checkpoints/*/state.safetensors")))
+
+    def wait_for_links(self, *links):
+        """Wait until both ends count these links; the first end is slow meanwhile, so that iterations are left."""
+        self.pauses = dict.fromkeys((a for a, _ in links), 0.1)
+        _wait(lambda: all(self._counts(a, b) and self._counts(b, a) for a, b in links))
+        self.pauses = {}
+
+    def _counts(self, a, b):
+        links = self.sites[a].links
+        return links.counts(links.all[b])
 
     def join(self, timeout=60):
         """Wait for all sites; the names of those that do not end."""
@@ -173,7 +191,7 @@ class Federation:
                 raise Killed
 
         place, listen = self.folder / name, f"{HOST}:{self.ports[name]}"
-        return Site(study, name, credentials(self.folder, name), place, listen, 0.1, watch)
+        return Site(study, name, credentials(self.folder, name), place, listen, self.checkpoint_every, watch)
 
     def _run(self, name):
         try:

@@ -252,9 +252,9 @@ def build_clock(folder):
 
 
 STORIES = {
-    undisturbed: {"iterations": 60, "hold": 60, "patience": 60.0, "pause": 0.0},
-    one_after_another: {},
-    strangers: {"wait": 8.0, "iterations": 200, "hold": 20},
+    undisturbed: {"iterations": 20, "hold": 20, "patience": 60.0, "pause": 0.0},
+    one_after_another: {"iterations": 300, "hold": 100, "pause": 0.06},
+    strangers: {"wait": 8.0, "iterations": 140, "hold": 20},
 }
 """What is always tested."""
 ALONE = {
