@@ -1,6 +1,7 @@
 """Any network: gradients, losses and scores of all copies against one module at a time by plain autograd."""
 
 import copy
+import functools
 import itertools
 import re
 import threading
@@ -22,6 +23,10 @@ DOC = Path(__file__).parents[1] / "docs" / "own-model.md"
 RANDOM = ["BatchNorm and dropout", "dropout layers", "functional dropout", "transformer with dropout"]
 close = torch.testing.assert_close
 TIGHT = {"rtol": 1e-9, "atol": 1e-11}
+
+
+problem = functools.cache(architectures.problem)
+"""Made once for all tests that ask for the same; nothing changes it."""
 
 
 def plain(p, row, seed=None):
@@ -56,7 +61,7 @@ def real(x):
 
 @pytest.mark.parametrize("name", architectures.ALL)
 def test_gradients_are_those_of_each_network_alone(name):
-    p = architectures.problem(name, initial="each")
+    p = problem(name, initial="each")
     x, sample = p.start(0, 2), Samples(p, 0, 2, range(3))(5)
     before = torch.get_rng_state()
     got = p.grad(x, sample, first_statistics(p))
@@ -74,7 +79,7 @@ def test_gradients_are_those_of_each_network_alone(name):
 
 @pytest.mark.parametrize("name", architectures.ALL)
 def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
-    p = architectures.problem(name, initial="each")
+    p = problem(name, initial="each")
     monkeypatch.setattr("proxdasa.problems.chunks.CHUNK", 10 * p._training.fit.width)  # several chunks
     x, r = p.start(0, 2), first_statistics(p)
     one = None if r is None else r[:, :1]
@@ -103,7 +108,7 @@ def test_losses_and_scores_are_those_of_each_network_alone(name, monkeypatch):
 
 @pytest.mark.parametrize("name", architectures.ALL)
 def test_a_vector_becomes_a_module_and_a_vector_again(name):
-    p = architectures.problem(name, initial="each")
+    p = problem(name, initial="each")
     x = p.start(0, 1)[0, 0]
     r = first_statistics(p)
     made, expected = p.module(x, buffers=None if r is None else r[0, 0]), plain(p, x)
@@ -134,7 +139,7 @@ def test_the_path_is_chosen_and_a_loop_announced_once(name, recwarn):
     ["perceptron", "ResNet block, GroupNorm", "ResNet block, BatchNorm", "two outputs, a custom loss"],
 )
 def test_a_loop_computes_what_the_faster_paths_do(name):
-    fast, slow = architectures.problem(name), architectures.problem(name, path="loop")
+    fast, slow = problem(name), problem(name, path="loop")
     x, sample = fast.start(0, 1).expand(2, 3, -1), Samples(fast, 0, 2, range(3))(0)
     r = first_statistics(fast)
     close(slow.grad(x, sample, r), fast.grad(x, sample, r), **TIGHT)
@@ -148,7 +153,7 @@ def test_paths_that_are_not_possible_are_refused():
         ("perceptron", "fast", 'path must be "chain", "vmap", "loop", or None to choose; got'),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):
-            architectures.problem(name, path=path)
+            problem(name, path=path)
 
 
 class Checkpointed(nn.Module):
@@ -226,7 +231,7 @@ def run(p, **settings):
 
 @pytest.mark.parametrize("name", RANDOM)
 def test_masks_belong_to_the_sample(name):
-    p = architectures.problem(name)
+    p = problem(name)
     assert p.words == 5
     x, samples = p.start(0, 1).expand(2, 3, -1).clone(), Samples(p, 0, 2, range(3))
     r = first_statistics(p)
@@ -258,49 +263,50 @@ def test_masks_average_to_the_network_without_them():
 
 @pytest.mark.parametrize("name", ["functional dropout", "LSTM", "transformer, embedding, positions"])
 def test_engines_agree_to_the_bit(name):
-    p, exact = architectures.problem(name), {"iterations": 6, "exact": True}
-    whole = run(p, **exact).run()
-    first, *_ = in_threads(3, lambda transport: run(p, **exact).run(processes=transport))
+    p, few = problem(name), {"iterations": 4, "metrics": ()}
+    whole = run(p, exact=True, **few).run()
+    first, *_ = in_threads(3, lambda transport: run(p, exact=True, **few).run(processes=transport))
     assert torch.equal(first.x, whole.x)
-    close(run(p, iterations=6).run().x, whole.x, rtol=1e-7, atol=1e-9)
-    assert not torch.allclose(run(p, iterations=6, seed=1).run().x, whole.x)
+    close(run(p, **few).run().x, whole.x, rtol=1e-7, atol=1e-9)
+    assert not torch.allclose(run(p, seed=1, **few).run().x, whole.x)
 
 
 def test_an_interrupted_run_resumes_with_the_same_masks(tmp_path):
-    p = architectures.problem("dropout layers")
-    whole = run(p, exact=True).run()
-    saving = proxdasa.runs.loop.Saving(tmp_path, 7)
+    p = problem("dropout layers")
+    setup = run(p, exact=True, iterations=8, observe_every=3, metrics=())
+    whole = setup.run()
+    saving = proxdasa.runs.loop.Saving(tmp_path, 3)
 
     def interrupt(k, *_):
-        if k == 14:
+        if k == 6:
             raise KeyboardInterrupt
 
-    run(p, exact=True, observe_every=7).run(progress=interrupt, saving=saving)
+    assert setup.run(progress=interrupt, saving=saving).iterations == 6
     torch.rand(3)
-    assert torch.equal(run(p, exact=True, observe_every=7).run(saving=saving).x, whole.x)
+    assert torch.equal(setup.run(saving=saving).x, whole.x)
 
 
 def test_threads_do_not_disturb_each_others_masks():
-    p = architectures.problem("functional dropout")
+    p = problem("functional dropout")
     x, sample = p.start(0, 1).expand(2, 3, -1), Samples(p, 0, 2, range(3))(0)
     expected, found = p.grad(x, sample), []
-    threads = [threading.Thread(target=lambda: found.extend(p.grad(x, sample) for _ in range(30))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.extend(p.grad(x, sample) for _ in range(15))) for _ in range(3)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    assert len(found) == 90
+    assert len(found) == 45
     assert all(torch.equal(each, expected) for each in found)
 
 
 def test_repeated_trials_have_the_same_masks():
-    p = Repeated(architectures.problem("dropout layers"), 1)
-    result = run(p).run()
+    p = Repeated(problem("dropout layers"), 1)
+    result = run(p, iterations=6, metrics=()).run()
     assert torch.equal(result.x[0], result.x[1])
 
 
 def test_a_method_that_needs_full_gradients_refuses_dropout():
-    p = architectures.problem("dropout layers")
+    p = problem("dropout layers")
     with pytest.raises(ValueError, match="an agent has no full gradient; choose a method that uses sample gradients"):
         proxdasa.run(proxdasa.ProxGTSRE(gamma=0.1, period=5), p, networks.ring(3), iterations=2)
 
@@ -348,7 +354,7 @@ def test_random_numbers_without_a_name_are_refused(function, words):
 
 def test_constants_have_the_type_of_the_run_and_whole_ones_their_own():
     for dtype in (torch.float32, torch.float64):
-        p = architectures.problem("transformer, embedding, positions", dtype=dtype)
+        p = problem("transformer, embedding, positions", dtype=dtype)
         module = p._training.module
         assert (module.positions.dtype, module.mask.dtype) == (dtype, torch.bool)
         assert p.grad(p.start(0, 1).expand(1, 3, -1), Samples(p, 0, 1, range(3))(0)).dtype == dtype

@@ -235,7 +235,7 @@ def test_problems_stay_on_the_device(guard, name):
         with pytest.raises(ValueError, match=r"device: \w+ (draws random numbers, .* use|.*item\(\).*) device=\"cpu\""):
             setup.engine()
         return
-    view = walk(guard, setup)
+    view = walk(guard, setup, steps=2)
     engine = view.engine
     with guard:
         guard.strict = False  # evaluation points may be drawn now
@@ -351,7 +351,8 @@ def test_runs_have_the_bits_of_the_cpu(pretend, name):
 
 @pytest.mark.parametrize("name", ["perceptron", "frozen layers", "perceptron, BatchNorm", "tied weights"])
 def test_networks_have_the_bits_of_the_cpu(pretend, name):
-    compare(pretend, made(algorithms.ProxDASA), architectures.problem(name), networks.complete(3))
+    few = {"iterations": 4, "observe_every": 2}
+    compare(pretend, made(algorithms.ProxDASA), architectures.problem(name), networks.complete(3), **few)
 
 
 def test_evaluation_points_that_are_not_kept_are_sent(pretend, monkeypatch):

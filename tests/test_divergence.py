@@ -1,6 +1,7 @@
 """A diverging trial stops with agent and iteration named while the others go on, wherever the agents live."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -41,10 +42,15 @@ def same_rows(mine, theirs):
             assert all(row[name] == pytest.approx(other[name], rel=1e-3, abs=1e-9) for name in row.keys() - SPENT)
 
 
+@functools.cache
+def in_one_process(mixing):
+    return setup(mixing=mixing).run()
+
+
 @pytest.mark.parametrize("mixing", [proxdasa.Gossip(), proxdasa.Chebyshev(3)])
 @pytest.mark.parametrize("size", [1, 2, 3, 6])
 def test_a_diverging_trial_stops_while_the_others_go_on(size, mixing):
-    one = setup(mixing=mixing).run()
+    one = in_one_process(mixing)
     assert set(one.diverged) == {1, 2}
     assert one.diverged[1].agent == one.diverged[2].agent == 4, "the first of those that broke together"
     assert one.diverged[1].iteration < one.diverged[2].iteration

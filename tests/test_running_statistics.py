@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -80,6 +81,12 @@ def problem(model=flat, buffers="average", **settings):
     return Supervised(model, settings.pop("examples"), AGENTS, buffers=buffers, **settings)
 
 
+@functools.cache
+def usual(buffers):
+    """Made once; nothing changes it."""
+    return problem(buffers=buffers)
+
+
 def run(p, method=None, **settings):
     settings = {"iterations": STEPS, "trials": 2, "observe_every": STEPS} | settings
     return Setup(method or proxdasa.DPSGD(gamma=GAMMA), p, networks.path(AGENTS), **settings)
@@ -89,7 +96,7 @@ def trained(module):
     return [each for each in module.parameters() if each.requires_grad]
 
 
-def one_by_one(p, trial, policy, steps=STEPS):
+def one_by_one(p, trial, policy, steps):
     """D-PSGD with a module in training mode for each agent, parameters and statistics averaged by hand."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # names the constants and first statistics of networks that a function makes
@@ -122,9 +129,9 @@ def one_by_one(p, trial, policy, steps=STEPS):
 def test_a_run_is_modules_trained_one_by_one(name, policy):
     model, path = MODELS[name]
     p = problem(model, policy, path=path)
-    result = run(p).run()
+    result = run(p, iterations=3).run()
     for trial in range(2):
-        modules = one_by_one(p, trial, policy)
+        modules = one_by_one(p, trial, policy, steps=3)
         for agent, module in enumerate(modules):
             close(result.x[trial, agent], nn.utils.parameters_to_vector(trained(module)).detach(), **TIGHT)
             made = p.module(result.x[trial, agent], buffers=result.buffers[trial, agent])
@@ -159,7 +166,7 @@ METHODS = [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
 def test_every_method_counts_one_batch_in_each_iteration_and_keeps_the_mean(method):
-    average, local = (run(problem(buffers=policy), method).run() for policy in ("average", "local"))
+    average, local = (run(usual(policy), method).run() for policy in ("average", "local"))
     close(average.x, local.x, rtol=1e-10, atol=1e-12)  # in training, BatchNorm does not look at them
     assert (average.buffers[..., -1] == STEPS).all()
     assert (local.buffers[..., -1] == STEPS).all()
@@ -169,12 +176,12 @@ def test_every_method_counts_one_batch_in_each_iteration_and_keeps_the_mean(meth
 
 
 def test_statistics_make_no_message_more():
-    costs = {policy: run(problem(buffers=policy), METHODS[2]).run().last[0] for policy in ("average", "local")}
+    costs = {policy: run(usual(policy), METHODS[2]).run().last[0] for policy in ("average", "local")}
     assert [costs["average"][name] for name in ("rounds", "vectors", "samples", "gradients")] == [6, 18, 6, 6]
     assert all(costs["average"][name] == costs["local"][name] for name in ("rounds", "vectors", "gradients"))
     sent = {}
     for policy in ("average", "local"):
-        made = run(problem(buffers=policy), METHODS[2], exact=True)
+        made = run(usual(policy), METHODS[2], exact=True)
         sent[policy] = in_threads(2, lambda transport, made=made: made.run(processes=transport))[0].last[0][
             "wire_bytes"
         ]
@@ -186,7 +193,7 @@ def test_a_measure_at_own_rows_uses_the_mean_statistics_wherever_agents_live():
     """One agent in a process is no shared point: without statistics of its own choice, a measure gets r̄."""
     mean_loss = lambda view: view.engine.mean(view.engine.evaluate(view.x).loss.unsqueeze(-1)).flatten()  # noqa: E731
     own = metrics.Metric("own", mean_loss)
-    made = run(problem(buffers="local"), METHODS[2], exact=True, metrics=(own,))
+    made = run(usual("local"), METHODS[2], exact=True, metrics=(own,), iterations=2)
     alone = [row["own"] for row in made.run().records]
     for size in (2, 3, AGENTS):
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
@@ -195,14 +202,14 @@ def test_a_measure_at_own_rows_uses_the_mean_statistics_wherever_agents_live():
 
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_engines_agree_to_the_bit(policy):
-    made = run(problem(buffers=policy), METHODS[2], exact=True, observe_every=2)
+    made = run(usual(policy), METHODS[2], exact=True, observe_every=2)
     whole = made.run()
     for size in (2, 3):
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
         assert torch.equal(first.x, whole.x)
         assert torch.equal(first.buffers, whole.buffers)
         assert [row["test_loss"] for row in first.records] == pytest.approx([row["test_loss"] for row in whole.records])
-    fast = run(problem(buffers=policy), METHODS[2]).run()
+    fast = run(usual(policy), METHODS[2]).run()
     close(fast.buffers, whole.buffers, rtol=1e-9, atol=1e-11)
 
 
@@ -211,7 +218,7 @@ def test_a_run_resumes_and_is_loaded_with_its_statistics(tmp_path):
         if k == 4:
             raise KeyboardInterrupt
 
-    made = run(problem(), METHODS[2], observe_every=1)
+    made = run(usual("average"), METHODS[2], observe_every=1)
     whole = made.run()
     part = made.run(interrupt, Saving(tmp_path / "points", 3))
     assert (part.stopped, part.iterations) == ("interrupted", 4)
@@ -228,25 +235,25 @@ def test_a_run_resumes_and_is_loaded_with_its_statistics(tmp_path):
 def test_agents_that_are_out_keep_their_statistics():
     out = conditions.Downtimes([(2, 0, STEPS), (0, 2, 4)])
     for policy in ("average", "local"):
-        p = problem(buffers=policy)
+        p = usual(policy)
         result = run(p, conditions=[out]).run()
         assert torch.equal(result.buffers[:, 2], p.first_buffers(2)[:, 2])
         assert result.buffers[0, :, -1].tolist() == [4, 6, 0, 6]
         assert int(p.module(result)[2].num_batches_tracked) == 6, "the maximum"
         lost = run(p, conditions=[conditions.LinkLoss(1.0)]).run()
-        alone = run(problem(buffers="local"), conditions=[conditions.LinkLoss(1.0)]).run()
+        alone = run(usual("local"), conditions=[conditions.LinkLoss(1.0)]).run()
         close(lost.buffers, alone.buffers, **TIGHT)
 
 
 def test_statistics_rest_where_mixing_does():
-    rare = run(problem(), mixing=proxdasa.Every(4), iterations=3).run()
-    alone = run(problem(buffers="local"), mixing=proxdasa.Every(4), iterations=3).run()
+    rare = run(usual("average"), mixing=proxdasa.Every(4), iterations=3).run()
+    alone = run(usual("local"), mixing=proxdasa.Every(4), iterations=3).run()
     close(rare.buffers, alone.buffers, **TIGHT)
-    assert not torch.allclose(run(problem(), iterations=3).run().buffers, alone.buffers)
+    assert not torch.allclose(run(usual("average"), iterations=3).run().buffers, alone.buffers)
 
 
 def test_agents_are_measured_with_their_own():
-    p = problem(buffers="local")
+    p = usual("local")
     own = [metrics.lowest_accuracy, metrics.per_agent(lipschitz=1.0)]
     result = run(p, trials=1, metrics=own, iterations=20, observe_every=20).run()
     scores, squares = [], []
@@ -411,9 +418,9 @@ FULL = proxdasa.ProxGTSRE(gamma=0.1, batch=2, period=3)
 )
 def test_runs_that_cannot_carry_them_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
-        run(problem(), **settings).run()
+        run(usual("average"), **settings).run()
     if "mixing" in settings:
-        assert run(problem(buffers="local"), iterations=1, **settings).run().buffers is not None
+        assert run(usual("local"), iterations=1, **settings).run().buffers is not None
 
 
 def test_a_vector_without_its_statistics_is_refused():
