@@ -44,6 +44,12 @@ def run(method=METHODS[1], **settings):
     return proxdasa.run(method, quadratic(), NETWORK, **{"iterations": 12, "observe_every": 5, "trials": 2, **settings})
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """The usual run, in whole steps."""
+    return run()
+
+
 @pytest.fixture
 def sliced(monkeypatch):
     """Slices of one to five coordinates, whatever the size; for each step in slices, into how many groups of agents."""
@@ -105,12 +111,10 @@ def test_agents_need_not_wait_for_others_where_a_step_rests(request):
     assert made == [5, 5, 1] * 4
 
 
-def test_many_agents_take_steps_in_few_groups(request, monkeypatch):
-    whole = run()
-    made = request.getfixturevalue("sliced")
+def test_many_agents_take_steps_in_few_groups(whole, sliced, monkeypatch):
     monkeypatch.setattr(sliced_agents, "GROUPS", 2)
     assert_same(run(), whole)
-    assert made == [2] * 12
+    assert sliced == [2] * 12
 
 
 def after(what):
@@ -314,8 +318,8 @@ def test_of_agents_that_break_together_the_first_is_named_whatever_their_slices(
 
 @pytest.mark.parametrize("verb", ["grad", "prox", "mix"])
 @pytest.mark.parametrize("call", [30, 33])
-def test_a_signal_within_a_step_waits_for_its_end(verb, call, sliced, tmp_path, monkeypatch):
-    whole, calls, original = run(), [], getattr(sliced_agents.SlicedAgents, verb)
+def test_a_signal_within_a_step_waits_for_its_end(verb, call, whole, sliced, tmp_path, monkeypatch):
+    calls, original = [], getattr(sliced_agents.SlicedAgents, verb)
 
     def interrupted(self, *args):
         calls.append(verb)
