@@ -30,14 +30,14 @@ TOKEN = "PROXDASA_TEST"
 PRELOADED = [
     "proxdasa.cli", "proxdasa.experiments", "proxdasa.configs.reading", "proxdasa.engines.launch.connect",
     "proxdasa.engines.messages.gloo", "proxdasa.engines.messages.unix_sockets", "proxdasa.plans.run_plans",
-    "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.entry", "sklearn.datasets", "torch._dynamo",
-    "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
+    "proxdasa.reports.page", "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.entry",
+    "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
 ]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` brings pytest, and the command line
 that they parse their words with."""
 PRELOADED_FOR_WORKERS = [
     "matplotlib.pyplot", "pandas", "pyproximal", "scipy.stats", "selenium.webdriver",
-    "sklearn.utils.estimator_checks", "typer.testing",
+    "sklearn.utils.estimator_checks", "torch.distributed.tensor", "typer.testing",
 ]  # fmt: skip
 """What test modules import; not polars, whose threads no fork survives, and no plugins of pytest."""
 WORKER = f"popen//python={shlex.join([sys.executable, str(Path(__file__).with_name('stand_in.py'))])}"
