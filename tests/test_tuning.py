@@ -526,14 +526,15 @@ def test_the_command_searches_weights_and_prints_the_regularizer(tmp_path):
 def test_all_settings_meet_the_same_events(changes, exact):
     """Settings with equal parameters end with equal bits, and each is the run with its setting."""
     base = Setup(
-        proxdasa.ProxDASAGT(0.1), retrieval(), networks.ring(3), iterations=12, trials=2, exact=exact, **changes
-    )
+        proxdasa.ProxDASAGT(0.1), retrieval(), networks.ring(3), iterations=12, trials=2, exact=exact,
+        observe_every=12, metrics=(), **changes,
+    )  # fmt: skip
     search = tuning.Search(base, [{"gamma": γ} for γ in (0.02, 0.01, 0.02)])
     found = search.setup.run()
     for rows in found.state.values():
         assert torch.equal(rows[:2], rows[4:])
         assert not torch.equal(rows[0], rows[1])
-    for number, setting in enumerate(search.settings):
+    for number, setting in enumerate(search.settings[:2]):  # the third has the bits of the first
         alone = replace(base, algorithm=tuning.with_parameters(base.algorithm, setting)).run()
         torch.testing.assert_close(found.x[2 * number : 2 * number + 2], alone.x)
         for count in ("bytes", "samples"):
