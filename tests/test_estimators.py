@@ -1,6 +1,7 @@
 """Estimators: scikit-learn's own checks, the same minima as scikit-learn's solvers, and models in their own units."""
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from proxdasa import networks
 from proxdasa.estimators import DecentralizedClassifier, DecentralizedRegressor, solver
+from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.samples import Samples
+from proxdasa.tuning import default_range
 
 ROUGH = {"max_iter": 40, "tol": 1e-2, "agents": 2}
 
@@ -22,7 +25,9 @@ ROUGH = {"max_iter": 40, "tol": 1e-2, "agents": 2}
 @pytest.mark.filterwarnings("ignore")  # scikit-learn warns of what its own checks do
 @parametrize_with_checks([DecentralizedClassifier(**ROUGH), DecentralizedRegressor(**ROUGH)])
 def test_scikit_learns_checks(estimator, check, monkeypatch):
-    monkeypatch.setattr(solver, "SEARCHED", 15)
+    monkeypatch.setattr(solver, "SEARCHED", 8)  # what is found in a search has tests of its own
+    monkeypatch.setattr(default_range, "STEPS", (0.1, 0.3, 1.0))
+    monkeypatch.setattr(default_range, "estimate_lipschitz", partial(estimate_lipschitz, steps=4))
     check(estimator)
 
 
@@ -69,8 +74,11 @@ def test_sparse_logistic_regression_reaches_saga_with_the_automatic_step_size(we
 @pytest.mark.parametrize(
     ("penalty", "reference"),
     [
-        ({"penalty": "l1", "weight": 2.0}, Lasso(alpha=2.0, tol=1e-10)),
-        ({"penalty": "elastic", "weight": 2.0, "l1_ratio": 0.3}, ElasticNet(alpha=2.0, l1_ratio=0.3, tol=1e-10)),
+        ({"penalty": "l1", "weight": 2.0, "max_iter": 2_000}, Lasso(alpha=2.0, tol=1e-10)),
+        (
+            {"penalty": "elastic", "weight": 2.0, "l1_ratio": 0.3, "max_iter": 2_000},
+            ElasticNet(alpha=2.0, l1_ratio=0.3, tol=1e-10),
+        ),
         ({"penalty": "l2", "weight": 0.1}, Ridge(alpha=0.1 * 442)),
     ],
 )
@@ -88,7 +96,7 @@ def test_regressions_are_those_of_scikit_learn(penalty, reference):
 def test_several_classes_are_a_softmax():
     X, y = load_iris(return_X_y=True)
     names = np.array(["setosa", "versicolor", "virginica"])[y]
-    model = DecentralizedClassifier(weight=0.1, tol=1e-7).fit(X, names)
+    model = DecentralizedClassifier(weight=0.1, tol=1e-7, max_iter=2_000).fit(X, names)
     reference = LogisticRegression(C=1 / (0.1 * len(y)), tol=1e-12, max_iter=10_000).fit(standardised(X), names)
     np.testing.assert_allclose(model.coef_ * X.std(0), reference.coef_, atol=1e-6)
     np.testing.assert_allclose(model.predict_proba(X), reference.predict_proba(standardised(X)), atol=1e-6)
@@ -140,8 +148,9 @@ def test_a_perceptron_learns_what_a_line_cannot_and_is_drawn_by_the_random_state
 def test_units_do_not_matter_and_constant_features_get_no_weight():
     X, y = load_diabetes(return_X_y=True)
     X = np.c_[X[:, :3], np.full(len(y), 7.0)]
-    plain = DecentralizedRegressor(penalty="l1", weight=0.05, tol=1e-7).fit(X, y)
-    scaled = DecentralizedRegressor(penalty="l1", weight=0.05, tol=1e-7).fit(1000 * X + 5, 10 * y - 3)
+    settings = {"penalty": "l1", "weight": 0.05, "tol": 1e-7, "max_iter": 1_000}
+    plain = DecentralizedRegressor(**settings).fit(X, y)
+    scaled = DecentralizedRegressor(**settings).fit(1000 * X + 5, 10 * y - 3)
     np.testing.assert_allclose(scaled.coef_, plain.coef_ / 100, atol=1e-7)
     np.testing.assert_allclose(scaled.predict(1000 * X + 5), 10 * plain.predict(X) - 3, rtol=1e-6)
     assert plain.coef_[3] == 0
