@@ -6,11 +6,9 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import warnings
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -21,9 +19,7 @@ from proxdasa import cli, configs, experiments, reports
 from proxdasa.configs.objects import ROOMS, VALUES
 from proxdasa.runs import records
 from proxdasa.runs.setup import Setup
-from tests.processes import LIMIT, newest, until
-
-PROXDASA = Path(sys.executable).with_name("proxdasa")
+from tests.processes import commands, newest
 
 TOML = """
 iterations = {iterations}
@@ -134,17 +130,24 @@ def test_wrong_usage_is_bad_input(arguments):
     assert "Usage: " in result.stderr
 
 
+PLANS = (["plan", "ring", "-n", 16, "-d", 8066], ["plan", "--compare", "ring,torus", "-n", 16])
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """What plans print in a wide terminal, for all widths that are compared with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli.out, "width", 160)
+        return [call(*words).stdout for words in PLANS]
+
+
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
-def test_narrow_terminals_cut_no_number_of_a_table(width, results, monkeypatch, undrawn):
-    for words in (
-        ["plan", "ring", "-n", 16, "-d", 8066],
-        ["plan", "--compare", "ring,torus", "-n", 16],
-        ["report", results],
-    ):
-        monkeypatch.setattr(cli.out, "width", 160)
-        numbers = set(re.findall(r"[0-9][0-9.,]+(?:e[+-][0-9]+)?", call(*words).stdout))
+def test_narrow_terminals_cut_no_number_of_a_table(width, results, planned, monkeypatch, undrawn):
+    tables = [*planned, call("report", results).stdout]
+    monkeypatch.setattr(cli.out, "width", width)
+    for words, table in zip((*PLANS, ["report", results]), tables, strict=True):
+        numbers = set(re.findall(r"[0-9][0-9.,]+(?:e[+-][0-9]+)?", table))
         assert len(numbers) > 5
-        monkeypatch.setattr(cli.out, "width", width)
         narrow = call(*words).stdout
         assert "…" not in narrow
         assert {number for number in numbers if number not in narrow} == set()
@@ -306,24 +309,11 @@ def test_when_one_trial_diverges_the_others_go_on(write, tmp_path, undrawn):
 def test_ctrl_c_in_a_terminal(write, tmp_path, undrawn):
     """A real signal to a real process: it saves what it has, says how far it came, and ends."""
     file, folder = write(iterations=10**8, observe_every=10, more="compile = false"), tmp_path / "results"
-    # A suite started in the background has the signal switched off, and children inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [PROXDASA, "run", file, "--output", folder, "--checkpoint-every", "100"],
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    signal.signal(signal.SIGINT, before)
-    try:
-        until(lambda: process.poll() is not None or newest(folder) > 0)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=LIMIT)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 130
+    with commands(tmp_path) as start:
+        command = start("proxdasa", "run", file, "--output", folder, "--checkpoint-every", "100", "--quiet")
+        command.until(lambda: newest(folder) > 0)
+        os.kill(command.pid, signal.SIGINT)
+        said = command.ended(130)
     saved = proxdasa.load(folder)
     assert saved.stopped == "interrupted"
     assert 0 < saved.iterations < 10**8
@@ -444,7 +434,8 @@ def quick(monkeypatch):
     speedup = experiments.speedup
 
     def small(*arguments):
-        assert all(setup.problem.evaluation == 10_000 for setup in speedup(*arguments).values())
+        setups = speedup(*arguments)
+        assert all(setup.problem.evaluation == 10_000 for setup in setups.values())
         return {
             name: Setup(
                 setup.algorithm,
@@ -452,7 +443,7 @@ def quick(monkeypatch):
                 setup.network,
                 **{key: getattr(setup, key) for key in ("regularizer", "mixing", "iterations", "trials", "seed")},
             )
-            for name, setup in speedup(*arguments).items()
+            for name, setup in setups.items()
         }
 
     def counted(setup, progress=None, saving=None):
@@ -479,6 +470,7 @@ def test_reproduce_speedup_as_it_is(tmp_path, undrawn):
     assert config["mixing"] == {"name": "Gossip", "rounds": "auto"}
 
 
+@pytest.mark.usefixtures("laid_out")
 def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch):
     result = call(*SPEEDUP, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
