@@ -386,6 +386,7 @@ def test_networks_are_named_by_what_tells_them_apart(tmp_path):
     assert grouped.notes[0].startswith("B, ring: its last observation within the budget was after 0 gradients")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_result_shows_itself_in_five_lines_and_as_a_frame(tmp_path):
     problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
     result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=20, observe_every=10, trials=2)

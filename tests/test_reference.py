@@ -75,6 +75,7 @@ def start():
 EXAMPLES = [name for name in LISTED if needs_example(find(name))]
 
 
+@pytest.mark.usefixtures("laid_out")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_public_object_has_an_example_that_runs(name, tmp_path, monkeypatch):
     thing = inspect.unwrap(find(name))

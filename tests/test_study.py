@@ -64,18 +64,31 @@ METHODS = [
 ]
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Calls the study of a text, and returns the outcome; figures are not drawn."""
-    monkeypatch.chdir(tmp_path)
+def caller(folder, monkeypatch):
+    """A function that calls the study of a text in a folder, and returns the outcome; figures are not drawn."""
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(tuning_results, "draw_search", lambda _tried, _measure, path: path)
     monkeypatch.setattr(reports.Comparison, "draw", lambda _comparison, path, _width: path)
 
     def study(text=STUDY, output="out", *more):
-        (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+        (folder / "study.toml").write_text(text, encoding="utf-8")
         return CliRunner().invoke(cli.app, ["study", "study.toml", "-o", output, *more], terminal_width=200)
 
     return study
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    return caller(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of the small study that nothing has interrupted."""
+    folder = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        assert caller(folder, patch)(SMALL, "whole").exit_code == 0
+    return folder / "whole"
 
 
 def tables(folder):
@@ -206,10 +219,9 @@ def test_a_study_is_what_its_parts_would_be_by_hand(call, tmp_path):
     assert names == [f"{title}, {net}" for title in ("DEEPSTORM v2", "Prox-DASA") for net in ("ring", "complete")]
 
 
-def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypatch):
-    assert call(SMALL, "whole").exit_code == 0
-    whole, runs = tables(tmp_path / "whole"), tmp_path / "out" / "runs"
-    assert len(whole) == len(TIMELESS)
+def test_an_interrupted_study_ends_with_the_same_tables(call, whole, tmp_path, monkeypatch):
+    runs = tmp_path / "out" / "runs"
+    assert len(tables(whole)) == len(TIMELESS)
     means = cli.progress_display.mean_row
 
     def interrupted(at):
@@ -234,12 +246,12 @@ def test_an_interrupted_study_ends_with_the_same_tables(call, tmp_path, monkeypa
     done = call(SMALL)
     assert done.exit_code == 0, done.output
     assert "1 finished run reused" in done.stderr
-    assert tables(tmp_path / "out") == whole
-    assert page(tmp_path / "out") == page(tmp_path / "whole")
+    assert tables(tmp_path / "out") == tables(whole)
+    assert page(tmp_path / "out") == page(whole)
     for path in runs.glob("*/*"):  # as if it had been killed after the searches
         path.unlink()
     assert call(SMALL).exit_code == 0
-    assert tables(tmp_path / "out") == whole
+    assert tables(tmp_path / "out") == tables(whole)
 
 
 def _study_until_killed(folder, at):
@@ -259,15 +271,15 @@ def _study_until_killed(folder, at):
     os._exit(CliRunner().invoke(cli.app, ["study", "study.toml", "-o", "out", "--jobs", "1"]).exit_code)
 
 
-def test_a_study_that_is_killed_while_it_writes_ends_with_the_same_page(call, tmp_path):
-    assert call(SMALL, "whole").exit_code == 0
+def test_a_study_that_is_killed_while_it_writes_ends_with_the_same_page(whole, tmp_path):
+    (tmp_path / "study.toml").write_text(SMALL, encoding="utf-8")
     for at in ("tuning/DeepStormV2-*/*/records.jsonl", "runs/DeepStormV2-*/config.json", "comparison-rounds.csv", "-"):
         process = FORKS.Process(target=_study_until_killed, args=(tmp_path, at))
         process.start()
         process.join(120)
         assert process.exitcode == (0 if at == "-" else -signal.SIGKILL), at
-    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
-    assert page(tmp_path / "out") == page(tmp_path / "whole")
+    assert tables(tmp_path / "out") == tables(whole)
+    assert page(tmp_path / "out") == page(whole)
 
 
 def test_another_study_does_not_mix_with_an_earlier_one(call, tmp_path):
