@@ -553,6 +553,17 @@ def interrupt(monkeypatch):
     return at
 
 
+def test_an_interrupted_run_says_so_beside_its_results(write, tmp_path, interrupt):
+    interrupt(3)
+    result = call("run", write(), "-o", tmp_path / "r", "--checkpoint-every", 5)
+    assert result.exit_code == 130
+    assert result.stderr == (
+        "interrupted after 10 iterations; the records so far are saved\n"
+        f"proxdasa resume {tmp_path / 'r'} continues the run\n"
+    )
+    assert result.stdout.startswith("after 10 iterations, 2 trials\n")
+
+
 def test_an_interrupted_series_goes_on(quick, tmp_path, interrupt, undrawn):
     interrupt(18)
     result = call(*SPEEDUP, "-o", tmp_path)
