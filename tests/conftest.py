@@ -21,16 +21,16 @@ WAITING = (
 """The modules whose tests mostly wait for processes, the longest first."""
 LONG = (
     *WAITING,
-    "examples", "docs", "site", "browser", "compiled", "blocks", "convergence", "experiments", "comparison", "tuning",
-    "testing", "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption", "figures", "data",
-    "divergence", "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes", "supervised",
-    "architectures", "imports", "reference", "estimators", "halving", "conditions", "changing_networks", "own_code",
-    "running_statistics", "message_noise", "robustness", "federation", "site_security",
-    "site_agreement", "site_results", "site_endings",
-    "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets", "every",
-    "compression", "stale_messages", "rates", "study", "devices",
+    "federation", "examples", "docs", "site", "browser", "compiled", "blocks", "convergence", "experiments",
+    "comparison", "tuning", "testing", "stopping", "cli", "foreign_folders", "fuzz", "budget", "frozen", "resumption",
+    "figures", "data", "divergence", "distribution", "fitting", "config", "checkpoints", "checkpoint_rows", "probes",
+    "supervised", "architectures", "imports", "reference", "estimators", "halving", "conditions", "changing_networks",
+    "own_code", "running_statistics", "message_noise", "robustness", "site_security", "site_agreement", "site_results",
+    "site_endings", "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets",
+    "every", "compression", "stale_messages", "rates", "study", "devices",
 )  # fmt: skip
-"""The modules that ``--quick`` leaves out. They run first."""
+"""The modules that ``--quick`` leaves out. They run first, and first of all `test_federation`, whose tests share what
+takes long: those of the last modules may be taken over by another worker, which would have to do it again."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
 
 QUIET = (
