@@ -228,11 +228,6 @@ def test_auto_depends_on_the_settings_alone():
     assert compiling.compiles(long)
     for change in ({"exact": True}, {"conditions": [conditions.LinkLoss(0.1)]}, {"compile": False}):
         assert not compiling.compiles(dataclasses.replace(long, **change))
-    # More variables take more passes over memory, which compiling saves.
-    many = dataclasses.replace(long, trials=10_000)
-    enough = int(compiling.WORTH / (compiling.STEP + 3 * compiling.ELEMENT * compiling.elements(many)))
-    for method, pays in ((proxdasa.ProxDASA, False), (proxdasa.ProxDASAGT, True)):
-        assert compiling.compiles(quadratic(made(method), iterations=enough, trials=10_000)) == pays
     # A checkpoint of a run that was free to choose goes on wherever it can.
     plain = dataclasses.replace(long, compile=False)
     assert checkpoints.fingerprint(plain.config()) == checkpoints.fingerprint(long.config())

@@ -17,10 +17,10 @@ from proxdasa.problems.compile_benefit import fuses
 
 BLOCK, LEAST, MOST = 8, 4, 10
 """Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance between observations."""
-STEP, ELEMENT = 1.5e-4, 1.5e-9
-"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of the state (measured on one
-core, and rounded down: for Prox-DASA `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
-WORTH = 30
+STEP, ELEMENT = 1.5e-4, 2e-9
+"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of a state variable (measured
+on one core, and rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
+WORTH = 40
 """Seconds that compiling must save; it takes about 20 itself, and less once the code is cached on disk."""
 COMPILED = "compiled"
 """The name, among the facts of a run, of whether its steps are compiled."""
@@ -69,8 +69,7 @@ def compiles(setup: Any) -> bool:
     """
     if setup.compile != "auto":
         return setup.compile is True and not obstacle(setup)
-    state = len(setup.algorithm.State._fields) * elements(setup)
-    pays = setup.iterations * (STEP + ELEMENT * state) > WORTH and fuses(setup.problem)
+    pays = setup.iterations * (STEP + ELEMENT * elements(setup)) > WORTH and fuses(setup.problem)
     return pays and not obstacle(setup) and not slices(setup)
 
 
