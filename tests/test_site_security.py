@@ -350,3 +350,25 @@ def test_failed_handshakes_are_logged_and_counted(folder, tmp_path):
     assert "said by other C code\n" in err
     assert err.endswith("said at the end\n")
     assert "ssl_transport_security" not in err
+
+
+WITHOUT_TERMINAL = """
+import os
+from proxdasa.sites.failed_handshakes import report_failed_handshakes
+nobody, terminal = os.pipe()
+os.dup2(terminal, 2)
+os.close(terminal)
+os.close(nobody)
+with report_failed_handshakes():
+    for _ in range(5_000):
+        os.write(2, 99 * b"x" + b"\\n")
+print("done")
+"""
+
+
+def test_a_terminal_that_is_gone_does_not_make_writers_wait():
+    """They would wait for room in a pipe that nobody reads any more, and gRPC with them."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    command = [sys.executable, "-c", WITHOUT_TERMINAL]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, env=environment, check=False)
+    assert done.stdout == b"done\n"

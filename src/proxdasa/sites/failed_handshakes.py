@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it imports grpc, which must see our setting
@@ -78,15 +78,19 @@ class _Reader(threading.Thread):
                 self._sort(line)
             self._report(time.monotonic() >= self._due)
         self._report(True)
-        os.write(self._real, rest)
+        self._pass_on(rest)
         os.close(self._pipe)
 
     def _sort(self, line: bytes) -> None:
         if not CORE.match(line):
-            os.write(self._real, line + b"\n")
+            self._pass_on(line + b"\n")
         elif found := FAILED.search(line):
             self._failed[found[1].decode().lower().replace("_", " ")] += 1
             self._uncounted += 1
+
+    def _pass_on(self, data: bytes) -> None:
+        with suppress(OSError):  # the terminal may be gone; if we stopped reading, gRPC would wait for room in the pipe
+            os.write(self._real, data)
 
     def _report(self, log: bool) -> None:
         """Count the failures at once; log them now, or leave that to the next report."""
