@@ -30,7 +30,7 @@ def recorded(monkeypatch):
     """The recorded operations as they are; how often they are translated, and the number of trials in each call."""
     calls = []
 
-    def translate(traced):
+    def translate(traced, _examples):
         calls.append(0)
 
         def call(*inputs):
@@ -179,7 +179,7 @@ def test_a_step_that_takes_a_plain_number_only_is_compiled_with_it(recorded):
 
 
 def test_wrong_code_is_found_out(monkeypatch):
-    def translate(traced):
+    def translate(traced, _examples):
         return lambda *inputs: [1.01 * rows for rows in traced(*inputs)]
 
     monkeypatch.setattr(compiled, "_translate", translate)
@@ -188,11 +188,8 @@ def test_wrong_code_is_found_out(monkeypatch):
 
 
 def test_errors_of_the_compiler_do_not_cost_the_run(monkeypatch):
-    def translate(_):
-        def call(*_):
-            raise RuntimeError("no C++ compiler\nand much more")
-
-        return call
+    def translate(_traced, _examples):
+        raise RuntimeError("no C++ compiler\nand much more")
 
     monkeypatch.setattr(compiled, "_translate", translate)
     setup = quadratic(made(proxdasa.ProxDASA))
@@ -233,11 +230,24 @@ def test_auto_depends_on_the_settings_alone():
     assert checkpoints.fingerprint(plain.config()) == checkpoints.fingerprint(long.config())
 
 
+def test_methods_with_more_variables_gain_more():
+    two, three = (quadratic(made(method), trials=2_000) for method in (proxdasa.ProxDASA, proxdasa.NEXT))
+
+    def first(setup):
+        """The length, in thousands of iterations, from which the run is compiled."""
+        lengths = (dataclasses.replace(setup, iterations=1_000 * thousands) for thousands in range(1, 200))
+        return next(each.iterations for each in lengths if compiling.compiles(each))
+
+    assert first(three) < first(two)
+
+
 @pytest.mark.parametrize(
-    ("paces", "size"), [([100], 10), ([64], 8), ([7], 7), ([13], 8), ([3], 3), ([100, 30], 10), ([1], 1)]
+    ("paces", "short", "long"),
+    [([100], 5, 10), ([64], 4, 8), ([7], 5, 7), ([13], 5, 10), ([3], 3, 3), ([100, 30], 5, 10), ([1], 1, 1)],
 )
-def test_blocks_end_where_something_is_due(paces, size):
-    assert block_size(paces) == size
+def test_blocks_end_where_something_is_due_and_are_longer_in_long_runs(paces, short, long):
+    assert block_size(paces, seconds=100) == short
+    assert block_size(paces, seconds=1000) == long
 
 
 @pytest.mark.parametrize("network", [networks.ring(7), networks.star(6), networks.path(5), networks.complete(4)])

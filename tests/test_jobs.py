@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import time
 import warnings
 
 import pytest
@@ -11,13 +12,16 @@ import torch
 import proxdasa
 from proxdasa import networks, problems, regularizers
 from proxdasa.contracts import PeerError
+from proxdasa.engines import compiled
 from proxdasa.experiments import run_series
 from proxdasa.metrics import Metric
-from proxdasa.runs import jobs
+from proxdasa.runs import jobs, worker_pool
 from proxdasa.runs import trial_parts as parts
 from proxdasa.runs.jobs import run_setup
+from proxdasa.runs.pending_run import PendingRun
 from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
+from proxdasa.runs.worker_pool import WorkerPool, _Worker
 
 pytestmark = pytest.mark.skipif("sys.platform != 'linux'", reason="jobs are forks, which are safe on Linux only")
 
@@ -190,6 +194,77 @@ def test_a_series_is_spread_and_each_run_is_saved(tmp_path):
         assert_same(made[1][name], made[2][name])
         assert_same(proxdasa.load(tmp_path / "2" / name), made[1][name])
         assert not (tmp_path / "2" / name / "checkpoints").exists()
+
+
+def test_whole_runs_begin_first_and_parts_fill_the_gaps(monkeypatch):
+    """Three runs in two processes: no process takes both parts of a run while the other has nothing to do."""
+    began = []
+
+    class Recorded(_Worker):
+        def __init__(self, work, own):
+            began.append((work.name, list(own)))
+            super().__init__(work, own)
+
+    monkeypatch.setattr(worker_pool, "_Worker", Recorded)
+    divided = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.01))
+    whole = dataclasses.replace(divided, stop=proxdasa.Stationary(tolerance=1e-9))
+    works = [PendingRun(divided, title="divided"), PendingRun(whole, title="a"), PendingRun(whole, title="b")]
+    results = WorkerPool(2, works).run()
+    assert began == [("a", [0]), ("b", [0]), ("divided", [0]), ("divided", [1])]
+    for work, result in zip(works, results, strict=True):
+        assert_same(result, run_setup(work.setup, None, None, 1))
+
+
+def test_a_run_with_a_part_that_never_began_resumes(tmp_path):
+    """It is interrupted while another run has the process that its second part waits for."""
+    begun, folder, asked = tmp_path / "begun", tmp_path / "checkpoints", []
+
+    def measure(view):
+        if not begun.exists():
+            begun.touch()
+            time.sleep(60)  # until it is interrupted
+        return view.x.sum(dim=(1, 2))
+
+    def interrupt(k, _iterations, _rows):
+        if begun.exists() and not asked:
+            asked.append(k)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    one = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.01))
+    endless = dataclasses.replace(one, stop=proxdasa.Stationary(tolerance=1e-30), iterations=10**6, compile=False)
+    divided = dataclasses.replace(one, metrics=[Metric("slow", as_ours(measure))])
+    works = [
+        PendingRun(endless, None, lambda: interrupt),
+        PendingRun(dataclasses.replace(endless, iterations=5)),
+        PendingRun(divided, Saving(folder)),
+    ]
+    stopped = WorkerPool(2, works).run()
+    assert [result.stopped for result in stopped] == ["interrupted", None, "interrupted"]
+    assert sorted(path.name for path in folder.glob("trials-*")) in ([], ["trials-000-000"])
+    assert_same(run_setup(divided, None, Saving(folder), 2), run_setup(divided, None, None, 1))
+
+
+def test_notes_of_a_process_are_passed_on(monkeypatch):
+    heard = []
+
+    def listen(_k, _iterations, _rows):
+        """Progress."""
+
+    listen.note = heard.append
+    monkeypatch.setattr(compiled, "_translate", lambda graph, _examples: graph)  # which takes no time
+    made = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.01), iterations=5, compile=True)
+    assert parts.divide(made) == [range(2)]
+    (result,) = WorkerPool(2, [PendingRun(made, None, lambda: listen)]).run()
+    assert result.config["facts"]["compiled"]
+    assert [text.partition(" steps")[0] for text in heard] == ["compiling the", "compiling the"]
+
+
+def test_a_run_that_began_in_parts_goes_on_in_parts_even_if_it_would_now_be_compiled(tmp_path, monkeypatch):
+    made = setup()
+    Saving(tmp_path).of_part(range(1), made.iterations).folder.mkdir(parents=True)
+    monkeypatch.setattr(parts, "compiles", lambda _: True)
+    assert PendingRun(made).parts == [range(4)]
+    assert len(PendingRun(made, Saving(tmp_path)).parts) > 1
 
 
 def test_processes_are_the_default_for_long_work_of_our_own_code(monkeypatch):

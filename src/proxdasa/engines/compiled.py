@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -56,19 +56,17 @@ class CompiledBlock:
 
     def compute(self, k: int, state: Any) -> Any:
         """The same state, without counting costs."""
-        numbers, stacked = self.inputs(k, state[0])
-        trials = len(state[0])
-        parts = []
-        for first in range(0, trials, self.group):
-            own = slice(first, first + self.group)
-            parts.append(
-                self.function(
-                    *(rows[own] for rows in state), numbers, *(rows[own] for rows in stacked), *self.constants
-                )
-            )
+        parts = [self.function(*arguments) for arguments in self.arguments(k, state)]
         if len(parts) == 1:
             return type(state)(*parts[0])
         return type(state)(*(torch.cat(rows) for rows in zip(*parts, strict=True)))
+
+    def arguments(self, k: int, state: Any) -> Iterator[list[Tensor]]:
+        """The arguments of the function for each group of trials."""
+        numbers, stacked = self.inputs(k, state[0])
+        for first in range(0, len(state[0]), self.group):
+            own = slice(first, first + self.group)
+            yield [*(rows[own] for rows in state), numbers, *(rows[own] for rows in stacked), *self.constants]
 
     def inputs(self, k: int, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The numbers of a block, one after another, and what differs by trial: step sizes, then samples."""
@@ -116,7 +114,8 @@ def compile_block(
             continue
         if block.size < script.steps:  # too long for the compiler
             return compile_block(engine, verbs, algorithm, state, block.size, group, first)
-        _compare(_call(block, state), after)
+        block, computed = _compile(block, state)
+        _compare(computed, after)
         return block
     raise NotCompilableError(problems[0])
 
@@ -124,7 +123,7 @@ def compile_block(
 def _trace(
     verbs: Verbs, algorithm: Algorithm, state: Any, script: Script, group: int, inputs: bool, draw: Any
 ) -> CompiledBlock:
-    """The block as torch records it, not compiled yet."""
+    """The block as torch records it, not compiled yet: its function is the graph."""
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415 - takes time to import
 
     trials = len(state[0])
@@ -156,14 +155,12 @@ def _trace(
     if len(nodes) > OPERATIONS:
         raise NotCompilableError(f"a step has {len(nodes):,} operations")
     constants = _lift_constants(traced)
-    return dataclasses.replace(block, function=_translate(traced), constants=constants)
+    return dataclasses.replace(block, function=traced, constants=constants)
 
 
-def _translate(traced: fx.GraphModule) -> Callable[..., Sequence[Tensor]]:
-    """The recorded operations as a function, which torch compiles when it is first called."""
-    # Not dynamic: shapes never change, and code for one shape is faster. Kernels are called from C++: a block of one
-    # trial's a9a perceptron has some 200 calls, which take a fifth of its time if Python makes them.
-    return torch.compile(traced, fullgraph=True, dynamic=False, options={"cpp_wrapper": True})
+def load_compiler() -> None:
+    """Import torch's compiler, which takes seconds, so that processes forked from this one have it."""
+    import torch._inductor.compile_fx  # noqa: F401, PLC0415
 
 
 def _check_operations(nodes: Sequence[fx.Node]) -> None:
@@ -205,10 +202,12 @@ def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
     return [held for _, held in lifted.values()]
 
 
-def _call(block: CompiledBlock, state: Any) -> Any:
-    """The state after the block; this first call compiles it."""
+def _compile(block: CompiledBlock, state: Any) -> tuple[CompiledBlock, Any]:
+    """The block with its operations compiled, and the state after its first iterations."""
     try:
-        return block.compute(0, state)
+        function = _translate(cast("fx.GraphModule", block.function), next(block.arguments(0, state)))
+        made = dataclasses.replace(block, function=function)
+        return made, made.compute(0, state)
     except Exception as error:
         # A failure here, such as a missing C++ compiler, must not end the run.
         line = next((line for line in reversed(str(error).splitlines()) if line.strip()), "")
@@ -216,6 +215,17 @@ def _call(block: CompiledBlock, state: Any) -> Any:
             f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line} (if it says so "
             "again, remove what torch keeps on disk, in TORCHINDUCTOR_CACHE_DIR or its folder for temporary files)"
         ) from None
+
+
+def _translate(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
+    """The recorded operations as machine code, for arguments of the shapes of these examples."""
+    import torch._inductor  # noqa: PLC0415
+
+    # Not torch.compile, which would record again what is recorded, and would check in every call that shapes are as
+    # they were, which takes longer than some kernels. Those are called from C++: a block of one trial's a9a perceptron
+    # has some 200 of them, and Python's calls would take a fifth of its time.
+    compiled = torch._inductor.compile(graph, list(examples), options={"cpp_wrapper": True})
+    return cast("Callable[..., Sequence[Tensor]]", compiled)
 
 
 def _compare(ours: Any, theirs: Any) -> None:

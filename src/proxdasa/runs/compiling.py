@@ -15,13 +15,20 @@ from proxdasa.contracts import Algorithm, Block, Engine, NotCompilableError, Ste
 from proxdasa.engines.sliced_agents import in_slices
 from proxdasa.problems.compile_benefit import fuses
 
-BLOCK, LEAST, MOST = 8, 4, 10
-"""Iterations in a block, unless another number from ``LEAST`` to ``MOST`` divides the distance between observations."""
-STEP, ELEMENT = 1.5e-4, 2e-9
-"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of a state variable (measured
-on one core, and rounded down: `benchmarks.jax_scan` has 0.9 ms for one trial and 2 ms for ten)."""
-WORTH = 40
-"""Seconds that compiling must save; it takes about 20 itself, and less once the code is cached on disk."""
+SHORT, LONG = range(4, 6), range(4, 11)
+"""How many iterations a block may have. Longer blocks take a quarter less time for each iteration, and twice as long to
+compile, which only long runs earn back."""
+STEP, ELEMENT = 1.5e-4, 3e-9
+"""Seconds that compiling saves in an iteration: a fixed part, and a part for each element of each variable but one.
+
+Rounded down from the time of one core: for ten trials on a9a compiling saves 2 to 3 ms for Prox-DASA (two variables), 7
+for ProxGT-SR-E and DEEPSTORM v2 (three) and 10 for SPPDM (four), and for one trial of Prox-DASA 0.9 ms.
+"""
+WORTH = 20
+"""Seconds that compiling must save, by an estimate that is rounded down; it takes about 15, and less once the code is
+cached on disk."""
+MUCH = 8 * WORTH
+"""Seconds to save from which a run is long."""
 COMPILED = "compiled"
 """The name, among the facts of a run, of whether its steps are compiled."""
 
@@ -41,10 +48,15 @@ class CompileWarning(UserWarning):
     """
 
 
-def block_size(paces: Sequence[int]) -> int:
-    """How many iterations to compile together, if other work is due at these paces."""
-    distance = math.gcd(*paces)
-    return max((size for size in range(LEAST, MOST + 1) if distance % size == 0), default=min(BLOCK, *paces))
+def block_size(paces: Sequence[int], seconds: float) -> int:
+    """How many iterations to compile together, if other work is due at these paces, and compiling saves so much."""
+    distance, sizes = math.gcd(*paces), LONG if seconds > MUCH else SHORT
+    return max((size for size in sizes if distance % size == 0), default=min(sizes[-1], *paces))
+
+
+def saved_seconds(iterations: int, variables: int, elements: int) -> float:
+    """An estimate of what compiling saves in so many iterations of a method with so many variables."""
+    return iterations * (STEP + ELEMENT * (variables - 1) * elements)
 
 
 def obstacle(setup: Any) -> str:
@@ -69,19 +81,15 @@ def compiles(setup: Any) -> bool:
     """
     if setup.compile != "auto":
         return setup.compile is True and not obstacle(setup)
-    pays = setup.iterations * (STEP + ELEMENT * elements(setup)) > WORTH and fuses(setup.problem)
-    return pays and not obstacle(setup) and not slices(setup)
+    elements = setup.trials * setup.network.n * setup.problem.dim
+    saved = saved_seconds(setup.iterations, len(setup.algorithm.State._fields), elements)
+    return saved > WORTH and fuses(setup.problem) and not obstacle(setup) and not slices(setup)
 
 
 def slices(setup: Any) -> bool:
     """Whether a run in one process, unless it is compiled, takes its steps in slices, which need less memory."""
     rows, dim = setup.trials * setup.network.n, setup.problem.dim
     return in_slices(setup.algorithm, setup.regularizer, rows, dim) and not obstacle(setup)
-
-
-def elements(setup: Any) -> int:
-    """The number of elements of a variable."""
-    return int(setup.trials * setup.network.n * setup.problem.dim)
 
 
 class Steps:
@@ -99,10 +107,11 @@ class Steps:
         self._step = in_place or (lambda k, state: step(engine, k, state))
         self.block: Block | None = None
 
-    def compile(self, state: Any, paces: Sequence[int], first: int) -> None:
+    def compile(self, state: Any, paces: Sequence[int], first: int, iterations: int) -> None:
         """Compile blocks that end where something is due; if that is impossible, continue without them."""
+        size = block_size(paces, saved_seconds(iterations, len(state), state[0].numel()))
         try:
-            self.block = self._engine.compile(self._algorithm, state, block_size(paces), first)
+            self.block = self._engine.compile(self._algorithm, state, size, first)
         except NotCompilableError as error:
             self._do_without(error)
 

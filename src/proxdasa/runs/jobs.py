@@ -15,7 +15,9 @@ from contextlib import nullcontext
 from functools import partial
 
 from proxdasa.checks import check_count
+from proxdasa.engines.compiled import load_compiler
 from proxdasa.engines.launch.launcher import cores
+from proxdasa.runs.compiling import compiles
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.interleaved_runs import take_turns
 from proxdasa.runs.pending_run import Listening, PendingRun
@@ -45,6 +47,8 @@ def run_all(works: Sequence[PendingRun], jobs: int | None, alone: bool = False) 
     """
     jobs = choose_jobs([work.setup for work in works], jobs)
     if jobs > 1 and (len(works) > 1 or any(len(work.parts) > 1 for work in works)):
+        if any(compiles(work.setup) for work in works):
+            load_compiler()
         return WorkerPool(jobs, works).run()
     results: list[Result] = []
     for work in works:

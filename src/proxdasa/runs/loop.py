@@ -117,7 +117,7 @@ class Loop:
         steps = Steps(self.engine, self.algorithm, self._step, self.keep, place.step if place else None)
         if self.compile and self.k < self.iterations:
             with self._listeners.waiting("compiling the steps"):
-                steps.compile(self._now[1], paces, self.first)
+                steps.compile(self._now[1], paces, self.first, self.iterations)
         tick, first = max(1, self.iterations // 200), True
         while self.k < self.iterations and not self.stopped:
             # The next iteration after which there is more to do than to step, so that the loop below does nothing else.

@@ -33,9 +33,10 @@ class PendingRun:
     parts: list[range] = field(init=False)
 
     def __post_init__(self) -> None:
+        # A run that an earlier version computed and stopped as a whole continues as a whole, and one in parts in parts.
         whole = self.saving and any(self.saving.folder.glob("[0-9]*"))
-        # A run that an earlier version computed and stopped as a whole continues as a whole.
-        object.__setattr__(self, "parts", [range(self.setup.trials)] if whole else divide(self.setup))
+        begun = self.saving is not None and bool(part_folders(self.saving.folder))
+        object.__setattr__(self, "parts", [range(self.setup.trials)] if whole else divide(self.setup, begun))
 
     @property
     def name(self) -> str:

@@ -30,12 +30,13 @@ class Listeners:
 
         Callbacks with a method ``note`` receive the text.
         """
-        self._note(f"{what}, which may take a minute")
+        self.note(f"{what}, which may take a minute")
         began = time.perf_counter()
         yield
-        self._note(f"{what} took {time.perf_counter() - began:.0f} s")
+        self.note(f"{what} took {time.perf_counter() - began:.0f} s")
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Pass a text on to the callbacks that take one."""
         for callback in self._callbacks:
             getattr(callback, "note", _ignore)(text)
 

@@ -30,16 +30,18 @@ SIZE = 2**18
 """The fewest elements of a state variable in a part: with fewer, the fixed costs of a step outweigh its arithmetic."""
 
 
-def divide(setup: Setup) -> list[range]:
+def divide(setup: Setup, begun: bool = False) -> list[range]:
     """The trials of each part; a single range if the run stays whole.
 
     Some runs stay whole: a stopping rule waits for all trials, the costs of a run whose network fails are means over
-    its trials, and compiled and exact steps have their own order of sums.
+    its trials, and compiled and exact steps have their own order of sums. A run that has ``begun`` in parts goes on in
+    parts, even if it would now be compiled.
     """
     whole = [range(setup.trials)]
     if setup.device != "cpu":  # which is used by one process, and is fast at large stacks
         return whole
-    together = setup.stop or setup.conditions or compiles(setup) or setup.exact or setup.network.rounds
+    compiled = compiles(setup) and not begun
+    together = setup.stop or setup.conditions or compiled or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
         return whole
     # A user's own measure or regularizer may hold per-trial values that we do not know of.
@@ -143,6 +145,7 @@ class Together:
 
     def __init__(self, progress: Progress | Sequence[Progress] | None, parts: Sequence[range]) -> None:
         self._listeners, self._parts = Listeners(progress), parts
+        self.note = self._listeners.note
         self._made = [-1] * len(parts)
         self._ended: set[int] = set()
         self._diverged: set[int] = set()

@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -23,7 +22,7 @@ from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.launcher import GRACE
 from proxdasa.runs.interleaved_runs import take_turns
 from proxdasa.runs.pending_run import PendingRun
-from proxdasa.runs.records import separate
+from proxdasa.runs.records import Row, separate
 from proxdasa.runs.results import SOLUTION, Result
 from proxdasa.runs.trial_parts import Together
 
@@ -34,11 +33,14 @@ LOOK = 0.2
 
 
 class WorkerPool:
-    """Makes runs in up to ``jobs`` processes at a time; a run gets one for each part, as long as some are left."""
+    """Makes runs in up to ``jobs`` processes at a time; a run gets one for each part, or each share of many parts.
+
+    Runs that stay whole come first, so that the parts of others fill what is left of the time at the end.
+    """
 
     def __init__(self, jobs: int, works: Sequence[PendingRun]) -> None:
         self._jobs, self._works = jobs, works
-        self._waiting = list(range(len(works)))
+        self._waiting = sorted(range(len(works)), key=lambda number: len(works[number].parts) > 1)
         self._begun: dict[int, _Run] = {}
         self._results: dict[int, Result] = {}
         self._lost: list[str] = []
@@ -53,7 +55,7 @@ class WorkerPool:
         """
         try:
             with signals.heeding(self.stop):
-                while self._start_runs() or self._workers():
+                while self._start_workers() or self._workers():
                     if self._asked:
                         self._stop_workers()
                     channels = {worker.channel: worker for worker in self._workers()}
@@ -63,6 +65,8 @@ class WorkerPool:
             for worker in self._workers():
                 worker.process.kill()
                 worker.process.join()
+        while self._begun:  # interrupted before all of their processes were started
+            self._finish(*self._begun.popitem())
         if self._lost:
             raise PeerError("; ".join(self._lost), noticed_here=True)
         return [self._results[number] for number in sorted(self._results)]
@@ -84,13 +88,17 @@ class WorkerPool:
             for worker in self._workers():
                 worker.process.kill()
 
-    def _start_runs(self) -> bool:
-        """Start as many runs as there is room for; return whether any was started."""
+    def _start_workers(self) -> bool:
+        """Start as many processes as there is room for; return whether any was started."""
         began = False
-        while self._waiting and not self._asked and (free := self._jobs - len(self._workers())):
-            number = self._waiting.pop(0)
-            self._begun[number] = run = _Run(self._works[number])
-            run.start(free)
+        while not self._asked and len(self._workers()) < self._jobs:
+            run = next((run for run in self._begun.values() if run.waiting), None)
+            if run is None:
+                if not self._waiting:
+                    break
+                number = self._waiting.pop(0)
+                run = self._begun[number] = _Run(self._works[number], self._jobs)
+            run.start_worker()
             began = True
         return began
 
@@ -115,9 +123,11 @@ class WorkerPool:
                 raise content[0]
             elif kind == "progress":
                 run.together.report(*content)
+            elif kind == "note":
+                run.together.note(*content)
             else:
                 run.receive(*content)
-        if not run.workers:
+        if not run.workers and not run.waiting:
             del self._begun[number]
             self._finish(number, run)
 
@@ -130,6 +140,7 @@ class WorkerPool:
             f"the process that computed {what} of {run.work.name} ended with {signals.describe_exit(code)}{hint}"
         )
         if run.work.saving is None:  # without checkpoints there is nothing to merge later
+            run.waiting.clear()
             for worker in run.workers:
                 worker.process.kill()
 
@@ -146,19 +157,19 @@ class WorkerPool:
 class _Run:
     """A run that has begun."""
 
-    def __init__(self, work: PendingRun) -> None:
+    def __init__(self, work: PendingRun, jobs: int) -> None:
         self.work, self.workers = work, list[_Worker]()
+        count = min(jobs, len(work.parts))
+        self.waiting = [range(len(work.parts))[place::count] for place in range(count)]  # parts for each process
         self.results: dict[int, Result] = {}
         self.lost = False  # whether a process of it has died
+        if len(work.parts) > 1:
+            work.setup.check_memory()
         self.together = Together(work.begin(), work.parts)
 
-    def start(self, most: int) -> None:
-        """Start up to ``most`` processes, and divide the parts among them."""
-        count = min(most, len(self.work.parts))
-        if len(self.work.parts) > 1:
-            self.work.setup.check_memory()
-        for place in range(count):
-            self.workers.append(_Worker(self.work, range(len(self.work.parts))[place::count]))
+    def start_worker(self) -> None:
+        """Start the next process."""
+        self.workers.append(_Worker(self.work, self.waiting.pop(0)))
 
     def dismiss(self, worker: _Worker) -> None:
         """Forget a process that has ended."""
@@ -214,6 +225,20 @@ class _Channel:
             raise KeyboardInterrupt
 
 
+class _Report:
+    """The listener of a part in a forked process, which passes everything on to the pool."""
+
+    def __init__(self, channel: _Channel, part: int) -> None:
+        self._send, self._part = channel.send, part
+
+    def __call__(self, k: int, iterations: int, rows: Sequence[Row]) -> None:
+        self._send("progress", self._part, k, iterations, rows)
+
+    def note(self, text: str) -> None:
+        """Pass on a note, such as that the steps are being compiled."""
+        self._send("note", text)
+
+
 def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> None:
     """What a forked process does: make parts of a run in turn, and send the results."""
     channel = _Channel(connection)
@@ -221,7 +246,7 @@ def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> Non
     torch.set_num_threads(1)
     try:
         with _forwarded_warnings(channel):
-            courses = [work.course(part, partial(channel.send, "progress", part)) for part in parts]
+            courses = [work.course(part, _Report(channel, part)) for part in parts]
             results = take_turns(courses)
     except KeyboardInterrupt:
         return
