@@ -161,6 +161,35 @@ class Own(proxdasa.DPSGD):
         return self.State(torch.add(x, g, alpha=-self.gamma))
 
 
+class Strided(Own):
+    """The same with a state whose coordinates are not next to each other in memory."""
+
+    def init(self, agents, x):
+        return self.State(x.mT.contiguous().mT)
+
+    def step(self, agents, k, state):
+        return self.init(agents, agents.mix(state.x) - self.gamma * agents.grad(state.x, k))
+
+
+def test_compiled_code_gets_every_state_in_one_layout(recorded, monkeypatch):
+    """It refuses any other than that for which it was compiled, which would end the run."""
+    traced, layouts = compiled._translate, []
+
+    def translate(graph, examples):
+        function = traced(graph, examples)
+
+        def call(*inputs):
+            layouts.extend(each.is_contiguous() for each in inputs)
+            return function(*inputs)
+
+        return call
+
+    monkeypatch.setattr(compiled, "_translate", translate)
+    compare(quadratic(Strided(0.1), regularizer=regularizers.Zero(), iterations=21, observe_every=7), recorded)
+    assert layouts
+    assert all(layouts)
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [("k", "computes with k itself"), ("table", "computes with k"), ("value", ""), ("noise", "random"), ("numpy", "")],

@@ -62,11 +62,12 @@ class CompiledBlock:
         return type(state)(*(torch.cat(rows) for rows in zip(*parts, strict=True)))
 
     def arguments(self, k: int, state: Any) -> Iterator[list[Tensor]]:
-        """The arguments of the function for each group of trials."""
+        """The arguments of the function for each group of trials, always in one layout: it refuses others."""
         numbers, stacked = self.inputs(k, state[0])
         for first in range(0, len(state[0]), self.group):
             own = slice(first, first + self.group)
-            yield [*(rows[own] for rows in state), numbers, *(rows[own] for rows in stacked), *self.constants]
+            rows, others = ([each[own].contiguous() for each in some] for some in (state, stacked))
+            yield [*rows, numbers, *others, *self.constants]
 
     def inputs(self, k: int, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The numbers of a block, one after another, and what differs by trial: step sizes, then samples."""
@@ -221,8 +222,8 @@ def _translate(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..
     """The recorded operations as machine code, for arguments of the shapes of these examples."""
     import torch._inductor  # noqa: PLC0415
 
-    # Not torch.compile, which would record again what is recorded, and would check in every call that shapes are as
-    # they were, which takes longer than some kernels. Those are called from C++: a block of one trial's a9a perceptron
+    # Not torch.compile, which would record again what is recorded, and would guard every call against new shapes,
+    # which takes longer than some kernels. Those are called from C++: a block of one trial's a9a perceptron
     # has some 200 of them, and Python's calls would take a fifth of its time.
     compiled = torch._inductor.compile(graph, list(examples), options={"cpp_wrapper": True})
     return cast("Callable[..., Sequence[Tensor]]", compiled)
