@@ -556,6 +556,8 @@ def test_a_problem_of_no_size_is_not_blamed_on_the_network(tmp_path):
         ("run.toml", b"[algoritm]\nname = 'ProxDASA'", "algoritm: unknown key; accepted: algorithm, "),
         ("run.toml", b'"two\\nlines" = 1', "two lines: unknown key"),
         ("run.txt", b"{}", "not a valid TOML file"),
+        ("run.toml", b"x = " + b"[" * 10**4, "not a valid TOML file: maximum recursion depth exceeded"),
+        ("config.json", b"[" * 10**5, "not a valid JSON file: maximum recursion depth exceeded"),
         ("run.json", b"iterations = 3", "not a valid JSON file: Expecting value"),
         ("run.json", b"[1, 2]", "not a table of settings; give a TOML file, or the config.json of saved results"),
     ],

@@ -173,6 +173,8 @@ def test_a_missing_file_is_named(folder, name):
         ("config.json", "{", r"config\.json: not valid JSON"),
         ("config.json", "[]", r"config\.json: not the configuration of saved results: it has no ending and no facts"),
         ("config.json", '{"facts": {}}', r"config\.json: .* it has no ending$"),
+        ("config.json", '{"facts": {}, "ending": null}', r"config\.json: .* it has no ending$"),
+        ("config.json", '{"facts": {}, "ending": {"iterations": "9"}}', r"config\.json: how the run ended cannot be"),
         ("final.safetensors", "short", r"final\.safetensors: not a whole safetensors file"),
     ],
 )

@@ -222,4 +222,5 @@ def test_a_folder_that_says_otherwise_is_not_resumed(tmp_path, ending):
     resumed = CliRunner().invoke(app, ["resume", str(tmp_path / "r")])
     assert resumed.exit_code == 2
     said = " ".join(resumed.output.split())
-    assert f"{told}: not the configuration of a run with checkpoints: ending: " in said
+    what = "a run with checkpoints: ending: " if isinstance(ending, dict) else "saved results: it has no ending"
+    assert f"{told}: not the configuration of {what}" in said

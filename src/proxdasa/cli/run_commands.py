@@ -166,7 +166,7 @@ def _read_every(config: Path) -> int | None:
     ending = records.read_config(config.parent)["ending"]
     try:
         return Saving(config.parent, ending.get("checkpoint_every")).every
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{config}: not the configuration of a run with checkpoints: ending: {error}") from error
 
 

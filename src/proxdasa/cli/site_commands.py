@@ -125,7 +125,7 @@ def status(folder: Annotated[Path, typer.Argument(help="The --output of a site."
             raise ValueError(
                 f"no site has written its status into {folder}; is it the --output of a site that has begun?"
             ) from None
-        except (ValueError, KeyError, AttributeError, TypeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise ValueError(f"{folder / STATUS} is not the status of a site, which would rewrite it") from None
     for line in lines:
         say(line)

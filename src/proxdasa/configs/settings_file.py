@@ -28,7 +28,7 @@ def load(path: Path) -> dict[str, Any]:
         settings = json.loads(text) if form == "JSON" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # or tables within tables, a thousand deep
         raise ConfigError(f"{path}: not a valid {form} file: {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: not a table of settings; give a TOML file, or the config.json of saved results")

@@ -114,11 +114,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid JSON: {error}") from error
-    missing = {"facts", "ending"} - set(config if isinstance(config, dict) else ())
+    entries = config if isinstance(config, dict) else {}
+    missing = [name for name in ("ending", "facts") if not isinstance(entries.get(name), dict)]
     if missing:
-        raise ValueError(
-            f"{path}: not the configuration of saved results: it has no {' and no '.join(sorted(missing))}"
-        )
+        raise ValueError(f"{path}: not the configuration of saved results: it has no {' and no '.join(missing)}")
     return dict(config)
 
 

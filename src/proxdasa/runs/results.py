@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -206,15 +207,21 @@ def load(folder: str | Path) -> Result:
     folder = Path(folder)
     config = files.read_config(folder)
     ending = config.pop("ending")
+    try:
+        iterations, stopped = operator.index(ending["iterations"]), ending["stopped"]
+        diverged = {int(trial): Divergence(**where) for trial, where in ending["diverged"].items()}
+        stationary = {int(trial): operator.index(k) for trial, k in ending.get("stationary", {}).items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{folder / files.CONFIG}: how the run ended cannot be read from {ending!r:.200}") from error
     state = files.read_tensors(folder)
     solution = state.pop(SOLUTION, None)
     return Result(
         config=config,
         records=files.read_rows(folder),
         state=state,
-        iterations=ending["iterations"],
-        stopped=ending["stopped"],
-        diverged={int(trial): Divergence(**where) for trial, where in ending["diverged"].items()},
-        stationary={int(trial): k for trial, k in ending.get("stationary", {}).items()},
+        iterations=iterations,
+        stopped=stopped,
+        diverged=diverged,
+        stationary=stationary,
         proximal_point=solution,
     )

@@ -18,7 +18,7 @@ def greeting_fault(me: str, study: Mapping[str, str], name: str, data: bytes) ->
     try:
         message = unpack(data)
         said = json.loads(bytes(message.payload[:GREETING])) if message.kind is Kind.HELLO else None
-    except ValueError:
+    except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
         return f"{name} sent no greeting"
