@@ -12,11 +12,12 @@ import torch
 import proxdasa
 from proxdasa import networks, problems, regularizers
 from proxdasa.contracts import PeerError
-from proxdasa.engines import compiled
+from proxdasa.engines import compiled, simulator
 from proxdasa.experiments import run_series
 from proxdasa.metrics import Metric
 from proxdasa.runs import jobs, worker_pool
 from proxdasa.runs import trial_parts as parts
+from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.jobs import run_setup
 from proxdasa.runs.pending_run import PendingRun
 from proxdasa.runs.saving import Saving
@@ -259,12 +260,73 @@ def test_notes_of_a_process_are_passed_on(monkeypatch):
     assert [text.partition(" steps")[0] for text in heard] == ["compiling the", "compiling the"]
 
 
-def test_a_run_that_began_in_parts_goes_on_in_parts_even_if_it_would_now_be_compiled(tmp_path, monkeypatch):
-    made = setup()
-    Saving(tmp_path).of_part(range(1), made.iterations).folder.mkdir(parents=True)
+def test_progress_while_a_part_waits_is_that_of_all_parts():
+    seen = []
+    together = parts.Together(lambda *report: seen.append(report), [range(1), range(1, 2)])
+    together.incomplete = True
+    for k in (0, 50, 100):
+        together.report(0, k, 100, [{"trial": 0, "k": k}])
+    together.end(0, None)
+    assert seen == [(25, 100, ()), (50, 100, ()), (50, 100, ())]
+    seen.clear()
+    together.incomplete = False
+    for k in (0, 50, 100):
+        together.report(1, k, 100, [{"trial": 0, "k": k}])
+    assert seen == [(k, 100, [{"trial": 0, "k": k}, {"trial": 1, "k": k}]) for k in (0, 50, 100)]
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Code that is recorded and not compiled, which takes no time; two trials in a call."""
+    monkeypatch.setattr(compiled, "_translate", lambda graph, _examples: graph)
+    monkeypatch.setattr(jobs, "load_compiler", lambda: None)
+    monkeypatch.setattr(simulator, "CACHED", 2 * 4 * 10)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_compiled_runs_have_parts_of_whole_calls_and_the_same_numbers_in_any_number_of_processes(monkeypatch):
+    made = setup(compile=True)
+    assert parts.divide(made) == [range(2), range(2, 4)]
+    one, two = (run_setup(made, None, None, count) for count in (1, 2))
+    assert_same(one, two)
+    assert one.config["facts"]["compiled"] is True
+    torch.testing.assert_close(one.state["x"], made.run().state["x"])
+
+    def fail(*_):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(compiled, "_translate", fail)
+    with pytest.warns(CompileWarning, match="no compiler"):
+        assert run_setup(made, None, None, 2).config["facts"]["compiled"] is False
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_the_second_part_of_a_compiled_run_waits_for_the_code_of_the_first(monkeypatch):
+    began = []
+
+    class Recorded(_Worker):
+        def __init__(self, work, own):
+            began.append((work.name, list(own)))
+            super().__init__(work, own)
+
+    monkeypatch.setattr(worker_pool, "_Worker", Recorded)
+    WorkerPool(2, [PendingRun(setup(compile=True), title=title) for title in "ab"]).run()
+    assert began[:2] == [("a", [0]), ("b", [0])]
+    assert sorted(began[2:]) == [("a", [1]), ("b", [1])]
+    began.clear()
+    WorkerPool(2, [PendingRun(setup(compile=True), title="alone")]).run()
+    assert began == [("alone", [0]), ("alone", [1])]
+
+
+def test_a_run_that_began_in_other_parts_goes_on_with_them_even_if_it_would_now_be_compiled(tmp_path, monkeypatch):
+    made, ordinary = setup(), [range(i, i + 1) for i in range(4)]
     monkeypatch.setattr(parts, "compiles", lambda _: True)
-    assert PendingRun(made).parts == [range(4)]
-    assert len(PendingRun(made, Saving(tmp_path)).parts) > 1
+    monkeypatch.setattr(simulator, "CACHED", 2 * 4 * 10)
+    assert PendingRun(made, Saving(tmp_path)).parts == [range(2), range(2, 4)]
+    Saving(tmp_path).of_part(range(2), made.iterations).folder.mkdir(parents=True)
+    assert PendingRun(made, Saving(tmp_path)).parts == [range(2), range(2, 4)]
+    Saving(tmp_path).of_part(range(1), made.iterations).folder.mkdir()
+    assert PendingRun(made, Saving(tmp_path)).parts == ordinary
 
 
 def test_processes_are_the_default_for_long_work_of_our_own_code(monkeypatch):

@@ -17,6 +17,7 @@ import pytest
 
 from proxdasa.sites import keys
 from proxdasa.sites.connections import BOX, METHOD, Connections
+from proxdasa.sites.greetings import GREETING, greeting_fault
 from proxdasa.sites.links import Links
 from proxdasa.sites.rounds import Rounds
 from proxdasa.sites.wire_format import SIZE, Kind, Message, unpack
@@ -110,6 +111,11 @@ def test_a_site_that_is_no_neighbour_is_refused(connections, call):
     assert call("celle").refusal() == "celle is no neighbour of aachen"
     assert connections.spent["refused"] == 1
     assert not connections.connected("berlin")
+
+
+def test_a_greeting_of_lists_within_lists_is_none():
+    endless = Message(Kind.HELLO, payload=b"[" * GREETING).pack()
+    assert greeting_fault("aachen", STUDY, "berlin", endless) == "berlin sent no greeting"
 
 
 @pytest.mark.parametrize(

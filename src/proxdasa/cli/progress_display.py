@@ -167,13 +167,14 @@ def _show_bar(series: Sequence[str], bars: Progress, name: str, setup: Setup) ->
     if len(series) > 1:
         number = series.index(name) + 1
         place, short = f"run {number} of {len(series)}: ", f"{number}/{len(series)} "
-    pace, printed = Pace(), time.monotonic()
+    pace, printed, shown = Pace(), time.monotonic(), 0
     task = bars.add_task(short + name, total=setup.iterations, measures="")
 
     def update(k: int, iterations: int, rows: Sequence[Row]) -> None:
-        nonlocal printed
+        nonlocal printed, shown
         pace.update(k, iterations)
-        bars.update(task, completed=k)
+        shown = max(shown, k)  # the trials of a part may begin when those of another have ended
+        bars.update(task, completed=shown)
         if not rows:
             return
         means = mean_row(rows)

@@ -9,6 +9,7 @@ same branches, without being compiled again.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -161,7 +162,8 @@ def _trace(
 
 def load_compiler() -> None:
     """Import torch's compiler, which takes seconds, so that processes forked from this one have it."""
-    import torch._inductor.compile_fx  # noqa: F401, PLC0415
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of parts that torch itself still uses
+        import torch._inductor.compile_fx  # noqa: F401, PLC0415
 
 
 def _check_operations(nodes: Sequence[fx.Node]) -> None:
@@ -220,8 +222,7 @@ def _compile(block: CompiledBlock, state: Any) -> tuple[CompiledBlock, Any]:
 
 def _translate(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """The recorded operations as machine code, for arguments of the shapes of these examples."""
-    import torch._inductor  # noqa: PLC0415
-
+    load_compiler()
     # Not torch.compile, which would record again what is recorded, and would guard every call against new shapes,
     # which takes longer than some kernels. Those are called from C++: a block of one trial's a9a perceptron
     # has some 200 of them, and Python's calls would take a fifth of its time.

@@ -173,8 +173,7 @@ class Simulator(LocalAgents):
         if self._weather is not None or self._compressed or self._running is not None:
             raise NotCompilableError("conditions, compressed messages and running statistics change from step to step")
         trials, width = self._task.trials, self.n * self._task.problem.dim
-        # As many trials in a call as fit the cache, and the same number in every call.
-        self._together = max(g for g in range(1, trials + 1) if trials % g == 0 and (g == 1 or g * width <= CACHED))
+        self._together = group_size(trials, width)
         with self.stepping():
             try:
                 block = compile_block(self, self._verbs, algorithm, state, size, self._together, first)
@@ -210,6 +209,11 @@ class Simulator(LocalAgents):
     @cached_property
     def _adjacency(self) -> Product:
         return SparseProduct(adjacency(self._task.network.W), self._task.problem.dtype)
+
+
+def group_size(trials: int, width: int) -> int:
+    """How many trials a call of compiled code takes: as many as fit the cache, and the same number in every call."""
+    return max(g for g in range(1, trials + 1) if trials % g == 0 and (g == 1 or g * width <= CACHED))
 
 
 def _mixer(task: Task) -> Product:

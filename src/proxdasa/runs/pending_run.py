@@ -35,7 +35,7 @@ class PendingRun:
     def __post_init__(self) -> None:
         # A run that an earlier version computed and stopped as a whole continues as a whole, and one in parts in parts.
         whole = self.saving and any(self.saving.folder.glob("[0-9]*"))
-        begun = self.saving is not None and bool(part_folders(self.saving.folder))
+        begun = {path.name for path in part_folders(self.saving.folder)} if self.saving else set()
         object.__setattr__(self, "parts", [range(self.setup.trials)] if whole else divide(self.setup, begun))
 
     @property

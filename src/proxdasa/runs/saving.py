@@ -34,5 +34,9 @@ class Saving:
 
     def of_part(self, trials: range, iterations: int) -> Saving:
         """The saving of some of the trials: a folder within this one, and in any case a checkpoint at the end."""
-        name = f"{PART}{trials.start:03d}-{trials[-1]:03d}"
-        return Saving(self.folder / name, min(self.every or iterations, iterations), whole=self)
+        return Saving(self.folder / part_name(trials), min(self.every or iterations, iterations), whole=self)
+
+
+def part_name(trials: range) -> str:
+    """The name of the folder with the checkpoints of some of the trials."""
+    return f"{PART}{trials.start:03d}-{trials[-1]:03d}"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,41 +18,49 @@ import torch
 from torch import Tensor
 
 from proxdasa.contracts import Algorithm
+from proxdasa.engines.simulator import group_size
 from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
-from proxdasa.runs.compiling import compiles
+from proxdasa.runs.compiling import COMPILED, compiles
 from proxdasa.runs.identity import is_ours
 from proxdasa.runs.progress import Listeners, Progress
 from proxdasa.runs.records import Row
 from proxdasa.runs.results import Result
+from proxdasa.runs.saving import part_name
 from proxdasa.runs.setup import Setup
 
 SIZE = 2**18
 """The fewest elements of a state variable in a part: with fewer, the fixed costs of a step outweigh its arithmetic."""
 
 
-def divide(setup: Setup, begun: bool = False) -> list[range]:
+def divide(setup: Setup, begun: Collection[str] = ()) -> list[range]:
     """The trials of each part; a single range if the run stays whole.
 
     Some runs stay whole: a stopping rule waits for all trials, the costs of a run whose network fails are means over
-    its trials, and compiled and exact steps have their own order of sums. A run that has ``begun`` in parts goes on in
-    parts, even if it would now be compiled.
+    its trials, and exact steps have their own order of sums. A run that an earlier version has ``begun`` without
+    compiling it, as the names of its folders say, goes on with the parts that it had.
     """
+    parts = _divide(setup, compiles(setup))
+    return parts if {*begun} <= {*map(part_name, parts)} else _divide(setup, compiled=False)
+
+
+def _divide(setup: Setup, compiled: bool) -> list[range]:
     whole = [range(setup.trials)]
     if setup.device != "cpu":  # which is used by one process, and is fast at large stacks
         return whole
-    compiled = compiles(setup) and not begun
-    together = setup.stop or setup.conditions or compiled or setup.exact or setup.network.rounds
+    together = setup.stop or setup.conditions or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
         return whole
     # A user's own measure or regularizer may hold per-trial values that we do not know of.
     if not all(map(is_ours, [*(metric.of for metric in setup.metrics), setup.regularizer])):
         return whole
-    unit = next(iter(periods_of(setup.problem)), 1)
+    width = setup.network.n * setup.problem.dim
+    # The parts of a compiled run then have the same code: each of its calls takes that many trials.
+    unit = math.lcm(next(iter(periods_of(setup.problem)), 1), group_size(setup.trials, width) if compiled else 1)
     if setup.trials % unit:
         return whole
     units = setup.trials // unit
-    most = min(units, setup.trials * setup.network.n * setup.problem.dim // SIZE)
+    most = min(units, setup.trials * width // SIZE)
     # Prefer parts of equal size, even if they are slightly fewer: otherwise processes wait for the largest part.
     count = next((fewer for fewer in range(most, max(1, most // 2), -1) if units % fewer == 0), most)
     if count < 2:
@@ -72,6 +81,8 @@ class Part(Setup):
         """The part with these trials."""
         # The problem has its type already.
         changes = {"trials": len(chosen), "dtype": None, "regularizer": _cut_weights(whole.regularizer, chosen)}
+        if compiles(whole):  # a part alone might be too small
+            changes["compile"] = True
         return Part(**{**whole.settings(), **changes}, whole=whole, chosen=chosen)
 
     @property
@@ -151,6 +162,8 @@ class Together:
         self._diverged: set[int] = set()
         self._waiting: dict[int, dict[int, list[Row]]] = {}
         self._shown = -1
+        self.incomplete = False
+        """Whether some parts have to wait for a process; until they begin, the mean of all parts is reported."""
 
     def report(self, number: int, k: int, iterations: int, rows: Sequence[Row]) -> None:
         """Part ``number`` has made k iterations."""
@@ -168,6 +181,10 @@ class Together:
             self._show()
 
     def _show(self) -> None:
+        if self.incomplete:
+            if mean := sum(max(made, 0) for made in self._made) // len(self._made):
+                self._listeners.report(mean, self._iterations, ())
+            return
         running = [made for number, made in enumerate(self._made) if number not in self._ended]
         least = min(running, default=max(self._made))
         for k in sorted(k for k in self._waiting if k <= least):
@@ -197,8 +214,11 @@ def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Re
     known = min([made, *seen]) if interrupted else made
     names = results[0].state if all(result.state for result in results) else ()
     points = [result.proximal_point for result in results if result.proximal_point is not None]
+    config, compiled = setup.config(), [result.config["facts"].get(COMPILED) for result in results]
+    if None not in compiled:
+        config["facts"] |= {COMPILED: all(compiled)}
     return Result(
-        config=setup.config(),
+        config=config,
         records=sorted((row for row in rows if row["k"] <= known), key=lambda row: (row["k"], row["trial"])),
         state={name: torch.cat([result.state[name] for result in results]) for name in names},
         iterations=made,

@@ -20,6 +20,7 @@ from proxdasa import caller_warnings
 from proxdasa.contracts import PeerError
 from proxdasa.engines.launch import signals
 from proxdasa.engines.launch.launcher import GRACE
+from proxdasa.runs.compiling import compiles
 from proxdasa.runs.interleaved_runs import take_turns
 from proxdasa.runs.pending_run import PendingRun
 from proxdasa.runs.records import Row, separate
@@ -35,7 +36,9 @@ LOOK = 0.2
 class WorkerPool:
     """Makes runs in up to ``jobs`` processes at a time; a run gets one for each part, or each share of many parts.
 
-    Runs that stay whole come first, so that the parts of others fill what is left of the time at the end.
+    Runs that stay whole come first, so that the parts of others fill what is left of the time at the end. The other
+    parts of a compiled run begin when the first is compiled, which saves compiling them, unless there is nothing else
+    to do.
     """
 
     def __init__(self, jobs: int, works: Sequence[PendingRun]) -> None:
@@ -92,13 +95,15 @@ class WorkerPool:
         """Start as many processes as there is room for; return whether any was started."""
         began = False
         while not self._asked and len(self._workers()) < self._jobs:
-            run = next((run for run in self._begun.values() if run.waiting), None)
-            if run is None:
-                if not self._waiting:
-                    break
+            begun = [run for run in self._begun.values() if run.waiting]
+            ready = [run for run in begun if run.ready]
+            if not ready and self._waiting:
                 number = self._waiting.pop(0)
-                run = self._begun[number] = _Run(self._works[number], self._jobs)
-            run.start_worker()
+                ready = [_Run(self._works[number], self._jobs)]
+                self._begun[number] = ready[0]
+            if not (ready or begun):
+                break
+            (ready or begun)[0].start_worker()
             began = True
         return began
 
@@ -122,6 +127,7 @@ class WorkerPool:
             elif kind == "error":
                 raise content[0]
             elif kind == "progress":
+                run.ready |= content[1] > 0
                 run.together.report(*content)
             elif kind == "note":
                 run.together.note(*content)
@@ -163,6 +169,7 @@ class _Run:
         self.waiting = [range(len(work.parts))[place::count] for place in range(count)]  # parts for each process
         self.results: dict[int, Result] = {}
         self.lost = False  # whether a process of it has died
+        self.ready = not compiles(work.setup)  # for further processes; a compiled run is when it has made iterations
         if len(work.parts) > 1:
             work.setup.check_memory()
         self.together = Together(work.begin(), work.parts)
@@ -170,6 +177,7 @@ class _Run:
     def start_worker(self) -> None:
         """Start the next process."""
         self.workers.append(_Worker(self.work, self.waiting.pop(0)))
+        self.together.incomplete = bool(self.waiting)
 
     def dismiss(self, worker: _Worker) -> None:
         """Forget a process that has ended."""
