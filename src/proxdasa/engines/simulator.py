@@ -165,7 +165,7 @@ class Simulator(LocalAgents):
             wait(self._task.device)  # so that measured times cover all of the steps' work
 
     def compile(self, algorithm: Any, state: Any, size: int, first: int) -> Block:
-        """A block of iterations through `torch.compile`, which fuses their passes over memory.
+        """A block of iterations through torch's compiler, which fuses their passes over memory.
 
         Compiling needs a C++ compiler and takes some ten seconds, or less if the code of an earlier run is cached on
         disk.

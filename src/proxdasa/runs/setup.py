@@ -305,7 +305,7 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         metrics: what to record.
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods that average no
             gradients), beside the last iterate.
-        compile: run blocks of iterations through `torch.compile`: True, False, or "auto", which does it for runs that
+        compile: run blocks of iterations through torch's compiler: True, False, or "auto", which does it for runs that
             are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
             settings alone, and is noted in the facts of the result's configuration. Needs a C++ compiler; where steps
             cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
