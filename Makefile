@@ -36,7 +36,7 @@ check: $(VENV)/.installed-test
 
 # Statistical studies, further combinations of what `make test` covers, and laws on more examples; takes minutes.
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile many
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile many --numprocesses 2 --dist worksteal
 
 # The documentation as a site; open site/index.html.
 docs: $(VENV)/.installed-docs

@@ -48,6 +48,7 @@ def pytest_configure(config):
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for NumPy's and SciPy's BLAS, before they are imported
     gone = [path.name for path in PLACES if not path.exists()]
     assert not gone, f"LONG in {__file__} lists {', '.join(gone)}; there is no such file"
+    register_examples()
     if config.getoption("numprocesses", None):  # this process only hands out tests, so it does not import torch
         if not config.option.quick:  # which needs too little of what takes time to import
             forks.share(workers=True)
@@ -56,15 +57,22 @@ def pytest_configure(config):
         prepare(config.getoption("--hypothesis-profile", None))
 
 
+def register_examples():
+    """Laws are checked on the same examples every time; a slow machine is not a failure.
+
+    `make slow` takes many of them; `tests.laws` has those laws that take another number.
+    """
+    from hypothesis import settings  # noqa: PLC0415
+
+    for name, examples in (("some", 50), ("many", 250)):
+        settings.register_profile(name, derandomize=True, deadline=None, database=None, max_examples=examples)
+
+
 def prepare(profile=None):
     """Settings of a process that runs tests."""
     import torch  # noqa: PLC0415
     from hypothesis import settings  # noqa: PLC0415
 
-    # Laws are checked on the same examples every time; a slow machine is not a failure.
-    # `make slow` takes many of them; `tests.laws` has those laws that take another number.
-    for name, examples in (("some", 50), ("many", 250)):
-        settings.register_profile(name, derandomize=True, deadline=None, database=None, max_examples=examples)
     settings.load_profile(profile or "some")
     # The suite runs beside other processes; small tensors gain nothing from more threads.
     torch.set_num_threads(1)

@@ -453,7 +453,7 @@ def test_the_command_line_names_mixings(text):
             "Gosip(2)",
             "there is no mixing 'Gosip'; accepted: Gossip, Chebyshev, Every, CompressedGossip, in a call such",
         ),
-        ("Gossip(0)", 'rounds must be a whole number of at least 1, or "auto"; got 0'),
+        ("Gossip(0)", 'rounds must be a whole number from 1 to 100,000, or "auto"; got 0'),
         ("Gossip(2, 3)", "too many positional arguments; Gossip accepts rounds"),
         ("CompressedGossip(TopK(0.1))", "step is missing; CompressedGossip needs it"),
         ("CompressedGossip(TopQ(0.1), 0.3)", "cannot be read: there is no 'TopQ'"),

@@ -474,10 +474,15 @@ BAD = {
         "problem:",
         "[n, d, d]",
     ),
+    "rounds without an end": (
+        {"mixing": {"name": "Chebyshev", "rounds": 10**9}},
+        "mixing: rounds must be",
+        'from 1 to 100,000, or "auto"; got 1000000000',
+    ),
     "no rounds": (
         {"mixing": {"name": "Gossip", "rounds": 0}},
         "mixing: rounds must be",
-        'at least 1, or "auto"; got 0',
+        'from 1 to 100,000, or "auto"; got 0',
     ),
     "negative weight": ({"regularizer": {"name": "L1", "weight": -1}}, "regularizer: L1.weight must be", "got -1"),
     "empty box": ({"regularizer": {"name": "Box", "lower": 2, "upper": 1}}, "regularizer: Box:", "lower = 2.0"),

@@ -12,6 +12,8 @@ from torch import Tensor
 from proxdasa.checks import invalid
 
 Rounds = int | Literal["auto"]
+MOST = 100_000
+"""Rounds in a step, at most: a larger number is a slip, and preparing so many would take minutes without a word."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ class Gossip:
 
 
 def check_rounds(rounds: Rounds) -> None:
-    """Refuse anything but a whole number of at least 1 or "auto"."""
-    if rounds != "auto" and (not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1):
-        raise invalid("rounds", 'a whole number of at least 1, or "auto"', rounds)
+    """Refuse anything but a whole number from 1 to `MOST` or "auto"."""
+    if rounds != "auto" and (not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= MOST):
+        raise invalid("rounds", f'a whole number from 1 to {MOST:,}, or "auto"', rounds)
 
 
 def ceil(x: float) -> int:
