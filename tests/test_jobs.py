@@ -197,8 +197,9 @@ def test_a_series_is_spread_and_each_run_is_saved(tmp_path):
         assert not (tmp_path / "2" / name / "checkpoints").exists()
 
 
-def test_whole_runs_begin_first_and_parts_fill_the_gaps(monkeypatch):
-    """Three runs in two processes: no process takes both parts of a run while the other has nothing to do."""
+@pytest.fixture
+def began(monkeypatch):
+    """The processes that are started: the names of their runs and the numbers of their parts."""
     began = []
 
     class Recorded(_Worker):
@@ -207,6 +208,11 @@ def test_whole_runs_begin_first_and_parts_fill_the_gaps(monkeypatch):
             super().__init__(work, own)
 
     monkeypatch.setattr(worker_pool, "_Worker", Recorded)
+    return began
+
+
+def test_whole_runs_begin_first_and_parts_fill_the_gaps(began):
+    """Three runs in two processes: no process takes both parts of a run while the other has nothing to do."""
     divided = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.01))
     whole = dataclasses.replace(divided, stop=proxdasa.Stationary(tolerance=1e-9))
     works = [PendingRun(divided, title="divided"), PendingRun(whole, title="a"), PendingRun(whole, title="b")]
@@ -301,15 +307,7 @@ def test_compiled_runs_have_parts_of_whole_calls_and_the_same_numbers_in_any_num
 
 
 @pytest.mark.usefixtures("uncompiled")
-def test_the_second_part_of_a_compiled_run_waits_for_the_code_of_the_first(monkeypatch):
-    began = []
-
-    class Recorded(_Worker):
-        def __init__(self, work, own):
-            began.append((work.name, list(own)))
-            super().__init__(work, own)
-
-    monkeypatch.setattr(worker_pool, "_Worker", Recorded)
+def test_the_second_part_of_a_compiled_run_waits_for_the_code_of_the_first(began):
     WorkerPool(2, [PendingRun(setup(compile=True), title=title) for title in "ab"]).run()
     assert began[:2] == [("a", [0]), ("b", [0])]
     assert sorted(began[2:]) == [("a", [1]), ("b", [1])]
