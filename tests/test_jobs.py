@@ -321,6 +321,7 @@ def test_a_run_that_began_in_other_parts_goes_on_with_them_even_if_it_would_now_
     monkeypatch.setattr(parts, "compiles", lambda _: True)
     monkeypatch.setattr(simulator, "CACHED", 2 * 4 * 10)
     assert PendingRun(made, Saving(tmp_path)).parts == [range(2), range(2, 4)]
+    assert parts.Part.of(made, range(2)).compile is True  # though alone it would be too short
     Saving(tmp_path).of_part(range(2), made.iterations).folder.mkdir(parents=True)
     assert PendingRun(made, Saving(tmp_path)).parts == [range(2), range(2, 4)]
     Saving(tmp_path).of_part(range(1), made.iterations).folder.mkdir()
