@@ -13,7 +13,7 @@ from proxdasa.sites.study import read_study
 
 
 class Relay:
-    """Passes bytes on, unless it is cut, after some seconds if there is a delay, and remembers them if it should."""
+    """Passes bytes on unless it is cut, after a delay if there is one, and keeps a copy if ``remember`` says so."""
 
     def __init__(self, target, remember=True, delay=0.0):
         self.target, self.cut, self.seen, self.remember, self.delay = target, False, bytearray(), remember, delay
@@ -65,7 +65,7 @@ def _wait(happened, timeout=30):
 
 
 class Killed(BaseException):
-    """Ends a site without a checkpoint or a word to its neighbours' programs."""
+    """Ends a site without a checkpoint, and without telling its neighbours."""
 
 
 def make_keys(folder, names):

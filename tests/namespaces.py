@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
-"""They exist within the namespaces only."""
+"""Addresses that exist only within the namespaces."""
 
 
 def ip(*words):
@@ -20,10 +20,10 @@ def handle(name):
 
 @contextlib.contextmanager
 def machines(rate=None, delay=None):
-    """The names of two namespaces that are joined by the interfaces veth0, at most so fast, such as ``100mbit``.
+    """The names of two namespaces that the interfaces veth0 join, with a limited rate, such as ``100mbit``.
 
-    With a delay, such as ``20ms``, everything arrives so much later; not every kernel can do that. OSError says why
-    there are none.
+    With a delay, such as ``20ms``, every packet arrives that much later, which not every kernel supports. Raises
+    OSError, with the reason, if the namespaces cannot be made.
     """
     names = [f"proxdasa-{os.getpid()}-{message}" for message in "ab"]
     with _namespaces(names):
@@ -72,9 +72,9 @@ def _limit(name, interface, rate, delay=None):
 
 @contextlib.contextmanager
 def roads(label, links):
-    """Machines with the names in the links, each with an address of its own; OSError says why there are none.
+    """Machines with the names in the links, each with its own address; raises OSError if they cannot be made.
 
-    There is a pair of interfaces for each link, and no other way: who is no neighbour cannot be reached.
+    There is a pair of interfaces for each link, and no other connection: only neighbours can reach each other.
     """
     names = sorted({name for link in links for name in link})
     made = Roads({name: f"proxdasa-{os.getpid()}-{label}-{name}" for name in names})
@@ -101,11 +101,11 @@ class Roads:
             self.restore(a, b)
 
     def cut(self, a, b):
-        """The interface of one end goes down; the other end only meets silence."""
+        """Take down the interface of one end; the other end only notices silence."""
         self._ip(a, "link", "set", f"to-{b}", "down")
 
     def restore(self, a, b):
-        """The interfaces of both ends, and the routes, which one loses with its interface."""
+        """Bring up the interfaces of both ends, and the routes, which an end loses with its interface."""
         for here, there in ((a, b), (b, a)):
             self._ip(here, "link", "set", f"to-{there}", "up")
         for here, there in ((a, b), (b, a)):
@@ -113,7 +113,7 @@ class Roads:
             self._ip(here, "route", "replace", f"{self.addresses[there]}/32", *ends)
 
     def limit(self, a, b, rate):
-        """Let no more pass each way than so much in a second, such as ``100kbit``."""
+        """Limit the rate of a link in each direction, such as ``100kbit``."""
         for here, there in ((a, b), (b, a)):
             _limit(self.namespaces[here], f"to-{there}", rate)
 

@@ -24,7 +24,7 @@ from tests.processes import trouble, until
 NAMES = ("aachen", "berlin", "celle", "dresden")
 RING = (("aachen", "berlin"), ("berlin", "celle"), ("celle", "dresden"), ("aachen", "dresden"))
 PAUSE = 0.04
-"""Seconds that an iteration takes at least; five times as many where sites wait for the end of a story."""
+"""Seconds that an iteration takes at least; five times as many once sites wait for a test to let them end."""
 SLOWER = """
 import time
 from pathlib import Path
@@ -73,7 +73,7 @@ class SiteProcesses:
         return self
 
     def kill(self, *names):
-        """Kill sites all at once, without a word."""
+        """Kill sites at the same time, without warning."""
         for name in names:
             os.kill(self.running[name].pid, signal.SIGKILL)
         for name in names:
@@ -95,7 +95,7 @@ class SiteProcesses:
                 os.kill(self.running[name].pid, signal.SIGCONT)
 
     def status(self, name):
-        """What a site last said about itself; empty if it has not said anything yet."""
+        """The status that a site has written last; empty if there is none yet."""
         path = self.folder / name / STATUS
         return json.loads(path.read_bytes()) if path.exists() else {}
 
@@ -104,7 +104,7 @@ class SiteProcesses:
         return self.status(name).get("iteration", -1)
 
     def go_on(self, *names, steps=5):
-        """Wait until these sites have made further iterations, and say so themselves."""
+        """Wait until these sites have made further iterations, according to their status."""
         before = {name: self.iteration(name) for name in names}
         until(lambda: all(self._lives(name) and self.iteration(name) >= before[name] + steps for name in names))
 

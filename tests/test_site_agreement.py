@@ -84,6 +84,19 @@ def test_means_tell_whose_they_are():
     assert means(Sites(ring))[0].over == 0
 
 
+@pytest.mark.parametrize("weight", [1e200, -1e200, 1e-200, 1.7e308, 2.0])
+@pytest.mark.parametrize("own", [1.0, float("nan")])
+def test_weights_that_mixing_cannot_give_make_no_mean(weight, own):
+    """A neighbour that lies cannot end other sites by numbers whose squares are too large or too small."""
+
+    def mix(row):
+        row[..., 2] += weight
+        return row
+
+    found = agreement.average(mix, [own], 0, 3, 1)
+    assert (found.over == 0.0) is (weight != 1e-200 or own != own)
+
+
 def test_one_round_is_enough_on_a_complete_network():
     assert agreement.mixing_rounds(0.0, 1e-3) == agreement.mixing_rounds(1e-9, 1e-3) == 1
 

@@ -3,6 +3,10 @@
 import stat
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from proxdasa import cli
@@ -63,6 +67,68 @@ def test_what_is_wrong_with_a_pair(tmp_path):
     key.chmod(0o640)
     with pytest.raises(ValueError, match="can be read by others; run: chmod 600"):
         keys.check_pair(certificate, key, roots)
+
+
+def test_a_request_for_another_name_is_not_signed(tmp_path):
+    """A site could ask for the name of another, or have the certificate of the authority replaced."""
+    keys.make_authority(tmp_path)
+    _, request = keys.make_request("charite", tmp_path)
+    before = (tmp_path / keys.CERTIFICATE).read_bytes()
+    for name in ("lmu.csr", "authority.csr"):
+        other = request.rename(tmp_path / name)
+        with pytest.raises(ValueError, match="asks for the certificate of charite; if it is really from that site"):
+            keys.sign(tmp_path, other)
+        other.rename(request)
+    assert (tmp_path / keys.CERTIFICATE).read_bytes() == before
+
+
+def test_only_the_name_and_the_key_of_a_request_are_signed(tmp_path):
+    keys.make_authority(tmp_path)
+    title = [(NameOID.COMMON_NAME, "eve"), (NameOID.COMMON_NAME, "charite"), (NameOID.ORGANIZATION_NAME, "Charité")]
+    subject = x509.Name([x509.NameAttribute(*each) for each in title])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    signed = request.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    (tmp_path / "eve.csr").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    made = x509.load_pem_x509_certificate(keys.sign(tmp_path, tmp_path / "eve.csr").read_bytes())
+    assert made.subject.rfc4514_string() == "CN=eve"
+
+
+def test_a_certificate_of_several_names_is_that_of_no_site(tmp_path, monkeypatch):
+    """Neighbours refuse it, so it must not pass the checks of the site itself."""
+    keys.make_authority(tmp_path)
+    several = x509.SubjectAlternativeName([x509.DNSName("charite"), x509.DNSName("charite.example.org")])
+    private, request = keys.make_request("charite", tmp_path)
+    monkeypatch.setattr(x509, "SubjectAlternativeName", lambda _: several)
+    certificate = keys.sign(tmp_path, request)
+    monkeypatch.undo()
+    card = keys.check_pair(certificate, private, tmp_path / keys.CERTIFICATE)
+    assert card.name == "charite, charite.example.org"
+
+
+def test_an_authority_at_its_end(tmp_path, monkeypatch):
+    """Its last certificates are valid as long as it is."""
+    _, request = keys.make_request("charite", tmp_path)
+    for hours, name in ((2, "young"), (-0.1, "old")):
+        monkeypatch.setattr(keys, "AUTHORITY_DAYS", hours / 24)
+        keys.make_authority(tmp_path / name)
+    made = keys.read_card(keys.sign(tmp_path / "young", request))
+    assert made.expires == keys.read_card(tmp_path / "young" / keys.CERTIFICATE).expires
+    assert not made.expired
+    with pytest.raises(ValueError, match=r"expired on .*; make a new authority for all sites"):
+        keys.sign(tmp_path / "old", request)
+
+
+def test_an_authority_whose_files_do_not_belong_together(tmp_path):
+    for name in ("one", "two"):
+        keys.make_authority(tmp_path / name)
+    _, request = keys.make_request("charite", tmp_path)
+    (tmp_path / "one" / keys.KEY).unlink()
+    with pytest.raises(FileExistsError, match=r"authority\.crt is there already"):
+        keys.make_authority(tmp_path / "one")
+    assert not (tmp_path / "one" / keys.KEY).exists()
+    (tmp_path / "two" / keys.KEY).rename(tmp_path / "one" / keys.KEY)
+    with pytest.raises(ValueError, match="do not belong together; were two authorities made"):
+        keys.sign(tmp_path / "one", request)
 
 
 def test_several_authorities_in_one_file(tmp_path):

@@ -10,10 +10,10 @@ import torch
 
 from proxdasa import networks
 from proxdasa.engines.products import ExactProduct
-from proxdasa.sites.links import BEAT, NOTHING, UNKNOWN, Links
+from proxdasa.sites.links import BEAT, KEPT, LEAP, NEAR, NOTHING, UNKNOWN, Links
 from proxdasa.sites.notifier import Notifier
 from proxdasa.sites.rounds import Combination, Rounds
-from proxdasa.sites.wire_format import Kind, Message
+from proxdasa.sites.wire_format import NEVER, TURNS, Kind, Message, unpack
 
 WEIGHTS = {"aachen": 0.25, "celle": 0.25}
 
@@ -33,6 +33,7 @@ class Letterbox:
         self.news.notify()
 
     def send(self, name, message):
+        message.pack()  # it fits into a header
         self.sent.append((name, message))
         return True
 
@@ -147,3 +148,105 @@ def test_a_site_that_is_alone_keeps_the_pace_of_all(links):
     waiting.join(20)
     assert not waiting.is_alive(), "a neighbour that takes part again ends the pause"
     assert BEAT / 10 <= links.pace <= 30.0
+
+
+LAST = 2**31 - 1
+"""The largest number that the header of a message holds for an iteration."""
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Message(Kind.DROP, 0, LAST, since=0),
+        Message(Kind.WHERE, 0, LAST),
+        Message(Kind.PROPOSE, 0, LAST),
+        Message(Kind.PROPOSE, 0, -LAST),
+        row(LAST, 1.0),
+        row(0, 1.0)._replace(jump_at=-LAST, jump_to=LAST),
+        row(0, 1.0)._replace(jump_at=LAST, jump_to=LAST),
+        Message(Kind.DONE, 0, LAST, payload=bytes(3)),
+    ],
+)
+def test_a_neighbour_that_lies_about_iterations_ends_no_site(links, lie):
+    """At worst the others jump to the end; and what they tell third sites still fits into a message."""
+    links.begin(0)
+    links.connections.put("aachen", lie)
+    for k in range(1, 8):
+        links.connections.put("celle", row(links.begin(k), 2.0, counted=k - 1))
+        rounds = Rounds(links, patience=0.0, wait=0.0)
+        assert "celle" in rounds.exchange(np.zeros(2, np.float32))
+        if links.all["aachen"].since is not None:
+            links.drop(links.all["aachen"], "it does not matter any more")
+        assert links.k <= links.end
+        assert links.jump is None or links.jump[1] <= links.end
+
+
+def test_a_jump_far_ahead_does_not_keep_a_site_from_a_real_one(links):
+    links.begin(0)
+    links.connections.put("aachen", row(0, 1.0)._replace(jump_at=99, jump_to=100))
+    links.connections.put("celle", row(0, 1.0)._replace(jump_at=2, jump_to=70))
+    links.begin(1)
+    assert links.begin(2) == 70
+
+
+def test_a_link_is_not_taken_up_for_an_iteration_far_ahead(links):
+    links.begin(3)
+    links.connections.put("aachen", Message(Kind.PROPOSE, 0, 4 + 2 * NEAR))
+    links.read()
+    assert links.all["aachen"].since is None
+    assert [(name, message.kind) for name, message in links.connections.sent] == [("aachen", Kind.WHERE)]
+
+
+def test_an_answer_without_a_proposal_resets_no_trackers(links):
+    links.begin(0)
+    links.drop(links.all["aachen"], "it is away")
+    links.connections.put("aachen", Message(Kind.ACCEPT, 0, NEVER, since=5))
+    links.read()
+    assert not links.adopt()
+
+
+def test_a_neighbour_cannot_claim_a_stop_where_there_is_no_vote():
+    for votes, at, heard in ((0, 20, False), (10, 25, False), (10, 0, False), (10, 20, True)):
+        links = Links(Letterbox(), WEIGHTS, n=3, patience=60.0, end=100, votes=votes)
+        links.begin(5)
+        links.connections.put("aachen", Message(Kind.WHERE, 0, 100, jump_at=at, jump_to=100))
+        links.read()
+        assert (links.stop == at) is heard
+
+
+def test_a_neighbour_waits_for_the_others_at_the_start_only(links):
+    """One that says so later cannot make a round wait as long as the start may take."""
+    rounds, link = Rounds(links, patience=1.0, wait=600.0), links.all["aachen"]
+    link.alive = time.monotonic()
+    assert rounds._may_wait(link, 300.0)
+    link.made = 1
+    assert not rounds._may_wait(link, 300.0)
+    assert rounds._may_wait(link, 2.0)
+
+
+def test_few_rows_are_kept_and_none_of_a_link_that_does_not_count(links):
+    links.begin(0)
+    links.connections.put("aachen", *(row(0, 1.0)._replace(round=number) for number in range(100)))
+    links.read()
+    assert len(links.all["aachen"].rows) == KEPT
+    links.drop(links.all["aachen"], "it does not matter")
+    links.connections.put("aachen", row(1, 1.0))
+    links.read()
+    assert not links.all["aachen"].rows
+
+
+def test_numbers_begin_again_before_they_outgrow_a_message(links):
+    """A round within an iteration, the rounds that a link has counted; epochs do not get so far."""
+    links.begin(0)
+    links.round = links.all["celle"].counted = TURNS - 1
+    rounds = Rounds(links, patience=0.0, wait=0.0)
+    for number in (TURNS - 1, 0, 1):
+        links.connections.put("celle", row(0, 2.0, counted=number)._replace(round=number))
+        assert "celle" in rounds.exchange(np.zeros(2, np.float32))
+    far = Message(Kind.WHERE, 2**62)
+    assert unpack(far.pack()).epoch == 2**62
+    for message in (far, far._replace(epoch=LEAP)):
+        links.connections.put("celle", message)
+    links.read()
+    assert links.higher == LEAP
+    assert len(links.connections.refused) == 1

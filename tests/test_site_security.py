@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 import ssl
@@ -16,11 +17,14 @@ import numpy as np
 import pytest
 
 from proxdasa.sites import keys
-from proxdasa.sites.connections import BOX, METHOD, Connections
+from proxdasa.sites.connections import METHOD, Connections
 from proxdasa.sites.greetings import GREETING, greeting_fault
 from proxdasa.sites.links import Links
+from proxdasa.sites.notifier import Notifier
 from proxdasa.sites.rounds import Rounds
-from proxdasa.sites.wire_format import SIZE, Kind, Message, unpack
+from proxdasa.sites.sparing_log import BURST, Sparing
+from proxdasa.sites.streams import BOX, QUEUE, Stream
+from proxdasa.sites.wire_format import SIZE, TURNS, Kind, Message, unpack
 from tests.federation import HOST, Relay, credentials, free_ports, make_keys
 
 STUDY = {"study file": "abc", "version of proxdasa": "1"}
@@ -235,9 +239,61 @@ def test_a_letter_that_is_sent_twice_ends_the_stream(connections, call):
 def test_a_flood_loses_the_oldest_letters(connections, call):
     caller = call("berlin")
     wait_until(lambda: connections.connected("berlin"))
-    caller.messages += [Message(Kind.WHERE, k=k, sequence=k).pack() for k in range(3 * BOX)]
+    caller.messages += [Message(Kind.DROP, k=k, sequence=k).pack() for k in range(3 * BOX)]
     wait_until(lambda: connections.boxes["berlin"] and connections.boxes["berlin"][-1].k == 3 * BOX - 1)
     assert len(connections.boxes["berlin"]) == BOX
+
+
+def test_a_site_that_computes_for_long_keeps_the_row_that_waits_for_it():
+    """Its neighbour says in every second that it waits, and it reads nothing for minutes."""
+    stream = Stream(Notifier(), attached=True)
+    kinds = [Kind.ROWS, *[Kind.WHERE] * (3 * BOX), Kind.DONE]
+    for number, kind in enumerate(kinds):
+        assert isinstance(stream.take(Message(kind, k=number, sequence=number).pack()), bytes)
+    assert [(message.kind, message.k) for message in stream.box] == [
+        (Kind.ROWS, 0), (Kind.WHERE, 3 * BOX), (Kind.DONE, 3 * BOX + 1),
+    ]  # fmt: skip
+
+
+def test_a_row_that_takes_long_to_send_is_not_cut_off(connections):
+    """Meanwhile the site says in every second that it waits; that must not fill the queue behind the row."""
+    stream = connections._streams["berlin"] = Stream(connections.news, cancel=lambda: None)
+    assert connections.send("berlin", Message(Kind.ROWS))
+    assert all(connections.send("berlin", Message(Kind.WHERE)) for _ in range(2 * QUEUE))
+    assert stream.outgoing.qsize() == 1
+    assert connections.spent["bytes"] == SIZE
+    del connections._streams["berlin"]
+
+
+def test_messages_are_numbered_anew_in_a_long_stream():
+    here, there = Stream(Notifier(), sent=TURNS - 1), Stream(Notifier(), received=TURNS - 1, attached=True)
+    for _ in range(2):
+        here.send(Message(Kind.ROWS))
+        assert isinstance(there.take(here.outgoing.get()), bytes)
+
+
+def test_the_log_is_limited_and_says_what_it_left_out(monkeypatch):
+    """A neighbour could fill the disk with messages that are refused."""
+    now = [0.0]
+    monkeypatch.setattr("proxdasa.sites.sparing_log.time.monotonic", lambda: now[0])
+    sparing, lines = Sparing(), []
+    for second in (0.0, 2.0):
+        now[0] = second
+        for _ in range(2 * BURST):
+            line = logging.LogRecord("", 0, "", 0, "%s lies", ("berlin",), None)
+            lines += [line.getMessage()] if sparing.filter(line) else []
+    assert lines == ["berlin lies"] * BURST + [f"({BURST} lines were left out) berlin lies", "berlin lies"]
+
+
+def test_silent_calls_of_one_neighbour_do_not_keep_others_out(connections, call):
+    first = call("berlin", greeting={})
+    assert unpack(next(first.call)).kind is Kind.HELLO
+    second = call("berlin", greeting={})
+    assert unpack(next(second.call)).kind is Kind.HELLO
+    assert first.refusal() == "CANCELLED"
+    assert connections.spent["refused"] == 0, "it was not cut off for its silence"
+    call("berlin")
+    wait_until(lambda: connections.connected("berlin"))
 
 
 def test_a_neighbour_that_takes_no_letters_is_cut_off(connections, call):

@@ -237,7 +237,7 @@ def test_from_the_command_line_in_two_processes(sites, monkeypatch):
         ("agent}.svm", "agent}.safetensors", "problem.data: features must be given for LIBSVM files and left out for"),
         ("labels = [-1, 2, 5]", "", "problem.data: give either the labels of all agents, such as [-1, 1], or"),
         ("labels =", "regression = true\nlabels =", "problem.data: give either the labels of all agents"),
-        ("labels = [-1, 2, 5]", "labels = []", "problem: agent-0.svm: the label -1 does not occur in labels = []"),
+        ("labels = [-1, 2, 5]", "labels = []", "problem.data: labels must be a list of whole numbers below"),
         ("labels = [-1, 2, 5]", "labels = [-1, 0.5]", "problem.data.labels[1] must be a whole number; got 0.5"),
         ("batch_size", "partition = 'Shuffled'\nbatch_size", "problem: partition must be left out: the data are"),
         ("batch_size = 3", "batch_size = 0", "problem: batch_size must be a whole number of at least 1; got 0"),
@@ -335,8 +335,11 @@ def test_text_is_read_in_the_type_that_is_asked_for(tmp_path):
             got = read(dtype)
             assert torch.equal(got.x, torch.tensor([[0.1, 7]], dtype=kind))
             assert torch.equal(got.y, torch.tensor([0.1], dtype=kind))
-        with pytest.raises(ValueError, match=r'dtype = "int64" needs whole numbers up to 2\^53; row 0 has 0.1'):
+        with pytest.raises(ValueError, match=r'dtype = "int64" needs whole numbers below 2\^53; row 0 has 0.1'):
             read("int64")
+    (tmp_path / "a-0.csv").write_text(f"a,b,y\n3,{2**53 + 1},1\n", encoding="utf-8")  # read as 2^53
+    with pytest.raises(ValueError, match=r"needs whole numbers below 2\^53; row 0 has 9007199254740992.0"):
+        read("int64")
     (tmp_path / "a-0.csv").write_text("a,b,y\n3,7,1\n", encoding="utf-8")
     whole = read("int64")
     assert (whole.x.tolist(), whole.x.dtype, whole.y.dtype) == ([[3, 7]], torch.int64, torch.float32)
@@ -371,6 +374,7 @@ def test_targets_and_images(tmp_path):
             r"agent-1.safetensors: x must be float32, float64 or int64 of shape \[N, ...\]",
         ),
         ({"x": torch.ones(3, 6), "y": torch.ones(2)}, "agent-1.safetensors: x and y need one row per sample"),
+        ({"x": torch.ones(3, 6).to(torch.uint64), "y": torch.ones(3)}, r"x is uint64, whose numbers need not fit into"),
         ({"x": torch.ones(3, 6), "y": torch.ones(3, 1)}, r"agent-1.safetensors: labels y must be int64 of shape \[N\]"),
         ({"x": torch.ones(3, 6), "y": torch.tensor([0, 1, torch.nan])}, "the label nan of row 2 is not a whole number"),
         ({"x": torch.ones(1, 6), "y": torch.tensor(torch.nan)}, "the label nan of row 0 is not a whole number"),
@@ -398,6 +402,12 @@ def test_tensors_that_are_refused(tmp_path, held, message):
     with pytest.raises(ValueError, match=message):
         examples.load(range(2))
     assert len(examples.load(range(1))[0].y) == 3
+
+
+@pytest.mark.parametrize("labels", [2, "01", ["0", "1"], [0, 0.5], [0, 2**53]])
+def test_labels_are_whole_numbers_that_files_can_hold(labels):
+    with pytest.raises(ValueError, match=r"labels must be a list of whole numbers below 2\^53"):
+        data.per_agent("{agent}.svm", 2, labels)
 
 
 def test_a_target_that_is_not_a_number_is_named_by_file_and_row(tmp_path):

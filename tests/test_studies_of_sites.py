@@ -1,5 +1,6 @@
 """Study files, and the commands of a site."""
 
+import itertools
 import json
 import os
 import signal
@@ -64,6 +65,33 @@ def test_the_same_file_can_be_simulated(study, tmp_path):
     result = call("run", study, "--output", tmp_path / "out", "--quiet")
     assert result.exit_code == 0, result.output
     assert proxdasa.load(tmp_path / "out").iterations == 40
+
+
+def test_sites_compare_what_the_study_file_only_names(study, tmp_path, monkeypatch):
+    """With other networks the mean over sites would change, and with other code they would solve other problems."""
+    monkeypatch.chdir(tmp_path)
+    text = study.read_text().replace("[problem]", 'regularizer = { name = "own_terms_of_sites:Term" }\n[problem]')
+    links = 'links = [["charite", "lmu"], ["lmu", "rwth"]]'
+    study.write_text(text.replace(f'"from_links", {links}', '"from_file", path = "W.csv"'))
+    term = "import dataclasses\nfrom proxdasa.regularizers import L1\n@dataclasses.dataclass(frozen=True)\n"
+    code, W = tmp_path / "own_terms_of_sites.py", tmp_path / "W.csv"
+    code.write_text(f"{term}class Term(L1):\n    weight: float = 0.1\n")
+    found = []
+    for change in (lambda: W.write_text("0.4,0.6,0\n0.6,0.1,0.3\n0,0.3,0.7\n"),
+                   lambda: W.write_text("0.4,0.6,0\n0.6,0.2,0.2\n0,0.2,0.8\n"),
+                   lambda: code.write_text(code.read_text().replace("0.1", "0.2"))):  # fmt: skip
+        change()
+        found.append(read_study(study).shared)
+    changed = [[name for name in one if one[name] != other[name]] for one, other in itertools.pairwise(found)]
+    assert changed == [["network"], ["code of your own"]]
+
+
+def test_more_iterations_than_messages_can_number_are_refused(study):
+    study.write_text(
+        study.read_text().replace("iterations = 40", "iterations = 1_073_741_824\nobserve_every = 1_000_000")
+    )
+    with pytest.raises(ValueError, match=r"at most 1,073,741,824, with their last rounds; got"):
+        read_study(study)
 
 
 def test_conditions_in_a_study_are_for_its_simulation(study, tmp_path):

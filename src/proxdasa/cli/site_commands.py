@@ -114,7 +114,7 @@ def check(study: StudyFile, name: Name, data: Data = None, keys: Keys = Path(), 
 
 @app.command()
 def status(folder: Annotated[Path, typer.Argument(help="The --output of a site.")]) -> None:
-    """Show how far a site is: iteration, neighbours, bytes, its own loss, and how stationary it looks from there."""
+    """Show how far a site is: iteration, neighbours, bytes, its own loss, and its own measure of stationarity."""
     with input_errors():
         from proxdasa.sites.site_status import STATUS  # noqa: PLC0415
 

@@ -19,6 +19,9 @@ from torch import Tensor
 
 from proxdasa.sites.rounds import Row
 
+TINY = 1e-9
+"""More than rounding adds to a weight, and less than the total of all that a site hears of."""
+
 
 class Mean(NamedTuple):
     """Means over sites of some numbers."""
@@ -41,7 +44,9 @@ def average(mix: Callable[[Tensor], Tensor], numbers: Sequence[float], here: int
         row = mix(row)
     sums, weights = torch.split(row.flatten(), [len(numbers), n])
     total = float(weights.sum())
-    if total <= 0:  # no site that we have heard of has finite numbers
+    # The total is zero if no site that we have heard of has finite numbers. Weights that mixing cannot give, or a total
+    # whose square is zero in float64, come from a neighbour that lies.
+    if not (total > TINY and bool(((weights >= 0) & (weights <= 1 + TINY)).all())):
         return Mean([math.nan] * len(numbers), 0.0)
     return Mean((sums / total).tolist(), total**2 / float(weights.square().sum()))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import random
 import sys
 import threading
@@ -20,14 +19,15 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxdasa.sites.greetings import greeting, greeting_fault
 from proxdasa.sites.notifier import Notifier
-from proxdasa.sites.wire_format import GREETING, SIZE, Message, unpack
+from proxdasa.sites.sparing_log import Sparing
+from proxdasa.sites.streams import Stream
+from proxdasa.sites.wire_format import GREETING, SIZE, Message
 
 # gRPC has no setting for the oldest version of TLS. The one suite that we leave to TLS 1.2 does not work with
 # certificates, and the suites of TLS 1.3 are not affected, so no peer can negotiate an older version.
@@ -48,16 +48,13 @@ GREETED_WITHIN = 10.0
 """Seconds that a caller has for its greeting; the number of calls is limited, so silent ones would keep others out."""
 KEEPALIVE = 5_000
 """Milliseconds between two keepalive pings on an idle stream, and the time limit for their answers."""
-BOX = 64
-"""The most unread messages kept for a neighbour; beyond that, the oldest are lost."""
-QUEUE = 64
-"""The most messages queued for a neighbour; one that lets its queue fill up is cut off."""
 
 NOT_THEM = ("tsi_protocol_failure", "verification check failed")
 """Words in gRPC's error messages after a handshake with a peer that is not the neighbour. They only decide what is
 logged and counted; a test fails if gRPC changes them."""
 
 log = logging.getLogger("proxdasa.sites")
+log.addFilter(Sparing())
 
 
 class Credentials(NamedTuple):
@@ -66,52 +63,6 @@ class Credentials(NamedTuple):
     certificate: Path
     key: Path
     authorities: Path
-
-
-@dataclass(eq=False)
-class _Stream:
-    """One stream, opened by either end."""
-
-    news: Notifier
-    box: deque[Message] = field(default_factory=lambda: deque(maxlen=BOX))
-    outgoing: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
-    cancel: Any = None
-    sent: int = 0
-    received: int = 0
-    attached: bool = False
-    """Whether greetings were exchanged and no newer stream has replaced this one."""
-
-    def take(self, data: bytes) -> bytes | ValueError:
-        """Put a message into the box; returns an error if something is wrong with it, otherwise the bytes themselves.
-
-        gRPC calls this in its reading thread while it holds locks of its own, so this must not wait for anything.
-        """
-        if not self.attached:
-            return data
-        try:
-            message = unpack(data)
-            if message.sequence != self.received:
-                raise ValueError(f"message {message.sequence} came where {self.received} was due")
-        except ValueError as error:
-            return error
-        self.received += 1
-        self.box.append(message)
-        self.news.notify()
-        return data
-
-    def messages(self) -> Iterator[bytes]:
-        """The messages to send, until the stream is closed."""
-        return iter(self.outgoing.get, None)
-
-    def full(self) -> bool:
-        """Whether too many messages wait to be sent."""
-        return self.outgoing.qsize() >= QUEUE
-
-    def close(self) -> None:
-        """End the stream; queued messages are still sent unless the queue is full."""
-        if self.full():
-            self.cancel()
-        self.outgoing.put(None)
 
 
 class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -124,7 +75,7 @@ class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]
         """The handler for a call."""
         if handler_call_details.method != METHOD:
             return None
-        stream = _Stream(self._news)
+        stream = Stream(self._news)
         return grpc.stream_stream_rpc_method_handler(partial(self._answer, stream), request_deserializer=stream.take)
 
 
@@ -156,8 +107,10 @@ class Connections:
         """Whether `failed_handshakes` counts every handshake that fails, our own calls included."""
         self.sent = dict.fromkeys(neighbours, 0)
         """The bytes sent to each neighbour."""
-        self._streams: dict[str, _Stream] = {}
-        self._lock = threading.Lock()  # for the streams
+        self._streams: dict[str, Stream] = {}
+        self._silent: dict[str, Any] = {}
+        """The call of each neighbour from which no greeting has come yet."""
+        self._lock = threading.Lock()  # for the streams and silent calls
         self._largest, self._closed = SIZE + max(largest, GREETING), threading.Event()
         self._files = tuple(file.read_bytes() for file in (credentials.key, credentials.certificate))
         self._roots = credentials.authorities.read_bytes()
@@ -184,11 +137,9 @@ class Connections:
         if stream.full():
             self._detach(name, stream, f"{name} takes no messages")
             return False
-        data = message.pack(stream.sent)
-        stream.outgoing.put(data)
-        stream.sent += 1
-        self.spent["bytes"] += len(data)
-        self.sent[name] += len(data)
+        size = stream.send(message)
+        self.spent["bytes"] += size
+        self.sent[name] += size
         return True
 
     def connected(self, name: str) -> bool:
@@ -217,11 +168,13 @@ class Connections:
         try:
             self.port = server.add_secure_port(listen, credentials)
         except RuntimeError as error:
-            raise OSError(f"cannot listen at {listen}: is another program there, or the address not ours?") from error
+            raise OSError(
+                f"cannot listen at {listen}: does another program use it, or is it not an address of this machine?"
+            ) from error
         server.start()
         return server
 
-    def _answer(self, stream: _Stream, messages: Iterator[Any], context: Any) -> Iterator[bytes]:
+    def _answer(self, stream: Stream, messages: Iterator[Any], context: Any) -> Iterator[bytes]:
         """Answer a call, which may come from a neighbour or from a stranger."""
         who = context.auth_context()
         names = who.get("x509_subject_alternative_name") or who.get("x509_common_name") or []
@@ -230,6 +183,10 @@ class Connections:
             self.refuse(f"{name or context.peer()}, who is no neighbour of {self.me}")
             context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name} is no neighbour of {self.me}")
         stream.cancel = context.cancel
+        with self._lock:
+            before, self._silent[name] = self._silent.get(name), context
+        if before:  # calls are limited, and one neighbour could keep the others out
+            before.cancel()
         # We send our greeting before we judge theirs, so that the other end can log what does not match.
         yield greeting(self.me, self._study)
         hurry = threading.Timer(GREETED_WITHIN, self._cut_off, (name, context))
@@ -240,6 +197,9 @@ class Connections:
             return
         finally:
             hurry.cancel()
+            with self._lock:
+                if self._silent.get(name) is context:
+                    del self._silent[name]
         if fault:
             self.refuse(fault)
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
@@ -271,7 +231,7 @@ class Connections:
             self._closed.wait(pause * random.uniform(0.7, 1.3))  # so that two ends do not call in step
 
     def _converse(self, name: str, channel: Any) -> None:
-        stream = _Stream(self.news)
+        stream = Stream(self.news)
         call = channel.stream_stream(METHOD, response_deserializer=stream.take)(stream.messages())
         stream.cancel = call.cancel
         stream.outgoing.put(greeting(self.me, self._study))
@@ -286,7 +246,7 @@ class Connections:
             pass
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
-                log.warning("%s refuses us: %s", name, error.details())
+                log.warning("%s refuses us: %.200r", name, error.details())  # its words: they could imitate our lines
             elif any(words in (error.details() or "").lower() for words in NOT_THEM):
                 why = f"the peer at the address of {name}; its certificate is not {name}'s: {error.details()}"
                 self.refuse(why, times=0 if self.counts_handshakes else 1)
@@ -297,8 +257,8 @@ class Connections:
             call.cancel()
             self._detach(name, stream, f"{name} is gone")
 
-    def _read(self, name: str, stream: _Stream, messages: Iterator[Any]) -> None:
-        """Let gRPC read until the stream ends or a message is refused; `_Stream.take` handles the messages."""
+    def _read(self, name: str, stream: Stream, messages: Iterator[Any]) -> None:
+        """Let gRPC read until the stream ends or a message is refused; `Stream.take` handles the messages."""
         try:
             for taken in messages:
                 if isinstance(taken, ValueError):
@@ -308,7 +268,7 @@ class Connections:
             log.debug("%s: %s", name, error)
         self._detach(name, stream, f"{name} is gone")
 
-    def _attach(self, name: str, stream: _Stream) -> None:
+    def _attach(self, name: str, stream: Stream) -> None:
         with self._lock:
             before, self._streams[name] = self._streams.get(name), stream
             self.boxes[name] = stream.box  # unread messages of an earlier stream are discarded
@@ -317,10 +277,10 @@ class Connections:
                 before.attached = False
         self.news.notify()
         if before:  # the other end would not have called if it still had the old stream
-            before.close()
+            before.close(at_once=True)
         log.info("%s is there", name)
 
-    def _detach(self, name: str, stream: _Stream, why: str) -> None:
+    def _detach(self, name: str, stream: Stream, why: str) -> None:
         with self._lock:
             if self._streams.get(name) is not stream:
                 return
@@ -332,6 +292,6 @@ class Connections:
             log.info("%s", why)
 
     def refuse(self, why: str, times: int = 1) -> None:
-        """Log a refusal, and count it so many times."""
+        """Log a refusal, and count it this many times."""
         self.spent["refused"] += times
         log.warning("refused: %s", why)

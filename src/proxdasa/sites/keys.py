@@ -72,9 +72,11 @@ def make_authority(folder: Path) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.resolve().name[:64])])
     constraints = x509.BasicConstraints(ca=True, path_length=0)
-    builder = _builder(title, title, key.public_key(), AUTHORITY_DAYS).add_extension(constraints, critical=True)
+    until = datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS)
+    builder = _builder(title, title, key.public_key(), until).add_extension(constraints, critical=True)
     certificate = builder.add_extension(_usage(signs=True), critical=True).sign(key, hashes.SHA256())
     folder.mkdir(parents=True, exist_ok=True)
+    _refuse_existing(folder / KEY, folder / CERTIFICATE)
     _write_key(folder / KEY, key)
     return _write_new(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -85,6 +87,7 @@ def make_request(name: str, folder: Path = Path()) -> tuple[Path, Path]:
     title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_name(name))])
     names = x509.SubjectAlternativeName([x509.DNSName(name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(title).add_extension(names, critical=False)
+    _refuse_existing(folder / f"{name}.key", folder / f"{name}.csr")
     private = _write_key(folder / f"{name}.key", key)
     return private, _write_new(
         folder / f"{name}.csr", request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
@@ -92,20 +95,31 @@ def make_request(name: str, folder: Path = Path()) -> tuple[Path, Path]:
 
 
 def sign(authority: Path, request: Path, days: int = SITE_DAYS) -> Path:
-    """Sign a request with an authority's key; writes NAME.crt beside the request.
+    """Sign a request, NAME.csr, with an authority's key; writes NAME.crt beside it.
 
-    Only the name and the public key are taken from the request.
+    Only the name and the public key are taken from the request. The name must be that of the file, since a site may ask
+    for the name of another.
     """
     asked = _read(request, x509.load_pem_x509_csr, "a request (.csr)")
     if not asked.is_signature_valid:
         raise ValueError(f"{request}: its signature is not that of its key; ask the site for a new request")
     name = check_name(_common_name(asked.subject))
+    if request.name != f"{name}.csr":
+        raise ValueError(
+            f"{request} asks for the certificate of {name}; if it is really from that site, rename it to {name}.csr"
+        )
     issuer = _read(authority / CERTIFICATE, x509.load_pem_x509_certificate, "a certificate")
     key = _read(authority / KEY, lambda data: serialization.load_pem_private_key(data, None), "a private key")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{authority / KEY}: not a key on an elliptic curve, as `proxdasa keys authority` makes it")
-    left = issuer.not_valid_after_utc - datetime.now(UTC)
-    builder = _builder(asked.subject, issuer.subject, asked.public_key(), min(days, left.days))
+    if issuer.public_key() != key.public_key():
+        raise ValueError(f"{authority}: {CERTIFICATE} and {KEY} do not belong together; were two authorities made?")
+    now, end = datetime.now(UTC), issuer.not_valid_after_utc
+    if end <= now:
+        raise ValueError(f"{authority / CERTIFICATE} expired on {end:%Y-%m-%d}; make a new authority for all sites")
+    title = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    until = now + timedelta(days=days) if days <= (end - now).days else end
+    builder = _builder(title, issuer.subject, asked.public_key(), until)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
@@ -117,7 +131,7 @@ def sign(authority: Path, request: Path, days: int = SITE_DAYS) -> Path:
 
 
 def read_card(path: Path) -> Card:
-    """Read a certificate; the name is its DNS name, or its common name if it has no single DNS name."""
+    """Read a certificate; its name is what neighbours see: the alternative names or, without any, the common name."""
     return card_of(_read(path, x509.load_pem_x509_certificate, "a certificate"))
 
 
@@ -125,10 +139,9 @@ def card_of(certificate: x509.Certificate) -> Card:
     """The contents of a certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        own = names.get_values_for_type(x509.DNSName)
+        name = ", ".join(str(each.value) for each in names)
     except x509.ExtensionNotFound:
-        own = []
-    name = own[0] if len(own) == 1 else _common_name(certificate.subject)
+        name = _common_name(certificate.subject)
     return Card(name, certificate.issuer.rfc4514_string(), certificate.not_valid_after_utc)
 
 
@@ -161,11 +174,10 @@ def _has_signed(root: x509.Certificate, certificate: x509.Certificate) -> bool:
     return True
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: object, days: int) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
+def _builder(subject: x509.Name, issuer: x509.Name, key: object, until: datetime) -> x509.CertificateBuilder:
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)  # type: ignore[arg-type]
     builder = builder.serial_number(x509.random_serial_number())
-    return builder.not_valid_before(now - SKEW).not_valid_after(now + timedelta(days=days))
+    return builder.not_valid_before(datetime.now(UTC) - SKEW).not_valid_after(until)
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
@@ -193,12 +205,15 @@ def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
     return _write_new(path, key.private_bytes(serialization.Encoding.PEM, form, encryption))
 
 
+def _refuse_existing(*paths: Path) -> None:
+    """Refuse to write files of which one exists: no key is replaced by mistake, or left without its partner."""
+    for path in paths:
+        if path.exists():
+            raise FileExistsError(f"{path} is there already; move it away to make a new one")
+
+
 def _write_new(path: Path, data: bytes) -> Path:
-    """Write a file that only its owner can read; an existing one is refused, so that no key is replaced by mistake."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise FileExistsError(f"{path} is there already; move it away to make a new one") from None
-    with os.fdopen(handle, "wb") as file:
+    """Write a file that only its owner can read, and never in place of another."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
     return path

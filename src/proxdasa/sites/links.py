@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxdasa.sites.connections import BOX, Connections
+from proxdasa.sites.connections import Connections
 from proxdasa.sites.wire_format import NEVER, Kind, Message
 
 NEAR = 50
@@ -34,8 +34,11 @@ BEAT = 1.0
 """Seconds between two messages in which a waiting site says that it is waiting."""
 FAREWELL = 3.0
 """After this many times its patience a site no longer expects a lost neighbour back, and resets the trackers."""
-LEAP = 1_000
-"""A message whose epoch is further ahead of ours than this is refused as implausible."""
+LEAP = 1_000_000
+"""A message whose epoch is further ahead of ours than this is refused as implausible: no site is away for so many
+resets, and a neighbour that lies cannot use up the numbers, which have 64 bits."""
+KEPT = 4
+"""The most rows of a neighbour that are kept for later rounds; an honest one is at most one round ahead."""
 OUTAGES = 100
 """How many outages of a link are remembered for the report."""
 MARGIN = 2
@@ -56,7 +59,7 @@ class Link:
     since: int | None = 0
     """The iteration from which the link counts; None while it is dropped."""
     counted: int = 0
-    """Rounds counted since then."""
+    """Rounds counted since then, modulo `TURNS`."""
     last: tuple[int, int] = NOTHING
     """``since`` and ``counted`` when the link was dropped, until both ends have compared them."""
     dropped: float = 0.0
@@ -92,9 +95,11 @@ class Links:
     """The links of one site, as part of a network of ``n``, in a study of ``end`` iterations."""
 
     def __init__(
-        self, connections: Connections, weights: Mapping[str, float], n: int, patience: float, end: int
+        self, connections: Connections, weights: Mapping[str, float], n: int, patience: float, end: int, votes: int = 0
     ) -> None:
+        """``votes`` is the number of iterations between two votes on whether to stop; 0 if there are none."""
         self.connections, self.n, self.epoch, self._patience, self.end = connections, n, 0, patience, end
+        self._votes = votes
         self.all = {name: Link(name, weight) for name, weight in weights.items()}
         self.k, self.round = NEVER, 0
         self.higher = 0
@@ -161,7 +166,7 @@ class Links:
     def read(self) -> None:
         """Read the messages that have arrived."""
         for name, box in self.connections.boxes.items():
-            while box:
+            for _ in range(len(box)):  # and not those that a flood adds meanwhile
                 self._take(self.all[name], box.popleft())
 
     def _take(self, link: Link, message: Message) -> None:
@@ -182,7 +187,7 @@ class Links:
             case Kind.PROPOSE:
                 self._consider(link, message)
             case Kind.ACCEPT:
-                if link.since is None and message.k == link.proposed:
+                if link.since is None and NEVER != message.k == link.proposed:
                     self._compare(link, message)
                     if self.k < message.k:
                         self._take_up(link, message.k)
@@ -192,19 +197,23 @@ class Links:
     def _hear_of_stop(self, message: Message) -> None:
         """Plan a jump to the end if the sender is already there because sites have agreed to stop."""
         at, to = message.jump_at, message.jump_to
-        if self.stop == NEVER and self.k < self.end == to and NEVER < at < self.end <= message.k:
+        if not self._votes or at % self._votes:
+            return
+        if self.stop == NEVER and self.k < self.end == to and 0 < at < self.end <= message.k:
             log.info("sites have agreed to stop after iteration %d", at)
             self.stop, self.jump = at, (self.k, self.end)
 
     def _keep(self, link: Link, message: Message) -> None:
         """Keep a row until its round comes."""
         link.k = message.k
-        if link.since is None:  # the neighbour need not wait for our row
+        if link.since is None:  # the neighbour need not wait for our row, and its own counts in no round of ours
             self.connections.send(link.name, Message(Kind.DROP, self.epoch, self.k, since=message.since))
-        if self._expects(message.k) and len(link.rows) < BOX:
+        elif self._expects(message.k) and len(link.rows) < KEPT:
             link.rows[message.k, message.round] = message
-        if message.jump_to != NEVER and message.jump_to > (self.jump[1] if self.jump else self.k):
-            self.jump = message.jump_at, message.jump_to
+        at, to = message.jump_at, min(message.jump_to, self.end)
+        # A jump that is announced too far ahead would only keep us from others.
+        if to > (self.jump[1] if self.jump else self.k) and at - self.k <= NEAR + self.n:
+            self.jump = at, to
 
     def _expects(self, k: int) -> bool:
         """Whether rows of iteration k will be needed: a neighbour may have jumped, or gone to the end, before we do."""
@@ -231,10 +240,10 @@ class Links:
         if not self.connections.connected(link.name) or link.last_row:
             return
         ahead = link.k - self.k
-        if ahead > NEAR and not self.jump:
+        if ahead > NEAR and not self.jump and self.k < self.end:
             alone = all(other.since is None for other in self.all.values())
             wait = 1 if alone else self.n
-            self.jump = self.k + wait, link.k + wait
+            self.jump = self.k + wait, min(link.k + wait, self.end)
         if self.connections.me < link.name and link.proposed < self.k and abs(ahead) <= NEAR:
             if link.proposed != NEVER:
                 link.margin = min(2 * link.margin, NEAR)
@@ -251,7 +260,7 @@ class Links:
         if link.since is not None:
             self.drop(link, "it wants to take up the link again", tell=False)
         link.k = max(link.k, message.k - MARGIN)
-        if self.k >= message.k:
+        if not self.k < message.k <= self.k + 2 * NEAR:
             self._say_where(link)
             return
         since, counted = link.last
@@ -311,7 +320,8 @@ class Links:
     def restore(self, history: Mapping[str, Mapping[str, Any]]) -> None:
         """Continue from what `history` returned."""
         for name, link in self.all.items():
-            before = history[name]
+            if not (before := history.get(name)):  # the neighbour had another name
+                continue
             link.made, link.missed, self.connections.sent[name] = before["rounds"], before["missed"], before["sent"]
             link.outages = before["down"]
 

@@ -1,4 +1,4 @@
-"""Rounds: a site exchanges rows over the links that count, waits for them with patience, and mixes them.
+"""Rounds: a site sends its row over the links that count, waits for its neighbours' rows for a while, and mixes them.
 
 Rows are NumPy arrays; received rows are read-only views of their messages. A library call takes several times as long
 after a wait as it does in a loop, so rounds make few and cheap calls, and NumPy's are cheaper than torch's.
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.sites.links import BEAT, Link, Links
-from proxdasa.sites.wire_format import NEVER, Kind, Message
+from proxdasa.sites.wire_format import NEVER, TURNS, Kind, Message
 
 USUAL = 20.0
 """A row may take this many times as long as rows of its link usually do; at least a quarter of the patience is
@@ -70,7 +70,7 @@ class Rounds:
         ``meanwhile`` is called with our row while the other rows are on their way.
         """
         links, place = self.links, (self.links.k, self.links.round)
-        links.round += 1
+        links.round = (links.round + 1) % TURNS
         payload, jump = row.data.cast("B"), links.planned_jump()
         active = []
         for link in links.all.values():
@@ -87,7 +87,7 @@ class Rounds:
         for name, link in links.all.items():
             if link in found and (values := self._values(link, found[link], row)) is not None:
                 rows[name] = values
-                link.counted += 1
+                link.counted = (link.counted + 1) % TURNS
                 link.made += 1
             else:
                 link.missed += 1
@@ -202,7 +202,8 @@ class Rounds:
             self._patience if link.counted < 10 else min(self._patience, max(USUAL * link.usual, self._patience / 4))
         )
         if time.monotonic() - link.alive < 3 * BEAT:
-            usual = self._wait + self._patience if link.k == NEVER else self.links.n * self._patience
+            at_the_start = link.k == NEVER and not link.made
+            usual = self._wait + self._patience if at_the_start else self.links.n * self._patience
         return waited < usual
 
     def _values(self, link: Link, message: Message, like: Row) -> Row | None:
@@ -231,6 +232,7 @@ class Combination:
     def __init__(self, weights: Mapping[int, float], here: int) -> None:
         self._weights, self._here = {here: 0.0, **weights}, here
         self._came: Set[int] = weights.keys() - {here}
+        # The weights of neighbours whose terms come before and after our own in the sum, by their numbers.
         self._before: list[tuple[int, Any]] = []
         self._after: list[tuple[int, Any]] = []
         self._own_weight: Any = None

@@ -69,7 +69,8 @@ class Site:
         shared = {**study.shared, FORM: form(own)}
         widest = max(widest, 8 * (len(study.share) + len(study.names)))
         self.connections = Connections(self.name, neighbours, self.listen, self.credentials, shared, widest)
-        self.links = Links(self.connections, weights, len(study.names), study.patience, self._K)
+        votes = setup.stop.every if setup.stop else 0
+        self.links = Links(self.connections, weights, len(study.names), study.patience, self._K, votes)
         self.rounds = Rounds(self.links, study.patience, study.wait)
         task = Task(own, setup.network, setup.regularizer, setup.mixing, 1, setup.seed)
         self.agent = SiteAgent(task, here, self.rounds, {name: study.number(name) for name in weights})

@@ -1,4 +1,4 @@
-"""The agent of a site: the verbs that methods use, over links that may be down, and what a site can measure alone."""
+"""The agent of a site: what algorithms call, over links that may be down, and what a site can measure alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxdasa.sites.rounds import Combination, Rounds
 
 @final
 class SiteAgent(LocalAgents):
-    """The verbs of a site's only agent."""
+    """The only agent of a site."""
 
     def __init__(self, task: Task, here: int, rounds: Rounds, numbers: dict[str, int]) -> None:
         super().__init__(task, range(here, here + 1), exact=True)

@@ -24,7 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from proxdasa.checks import check_positive_number
-from proxdasa.configs import reading, settings_file
+from proxdasa.configs import own_code, reading, settings_file
 from proxdasa.configs.settings_file import ConfigError
 from proxdasa.contracts import Problem, running_of
 from proxdasa.data.per_agent_files import PerAgent
@@ -32,7 +32,9 @@ from proxdasa.metrics import STANDARD, Metric, certificate, density, loss, objec
 from proxdasa.problems import Supervised
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.setup_checks import check_buffers
+from proxdasa.sites.agreement import mixing_rounds
 from proxdasa.sites.keys import check_name
+from proxdasa.sites.wire_format import MOST
 
 PATIENCE, WAIT, AGREEMENT = 30.0, 600.0, 1e-3
 """Defaults: seconds of patience, seconds to wait for neighbours at the start, and the share of the disagreement between
@@ -55,6 +57,8 @@ class Study:
     addresses: Mapping[str, str]
     digest: str
     """The SHA-256 of the file."""
+    code: str
+    """That of the modules of your own that the file names, apart from those that load data."""
     patience: float = PATIENCE
     wait: float = WAIT
     agreement: float = AGREEMENT
@@ -81,7 +85,15 @@ class Study:
     @property
     def shared(self) -> dict[str, str]:
         """What two sites compare before their link counts."""
-        return {"study file": self.digest, "version of proxdasa": version("proxdasa")}
+        W = self.setup.network.W.tocoo()
+        # Rounded, since weights may come from eigenvalues, whose last bits depend on the processor.
+        links = [(int(i), int(j), f"{w:.9e}") for i, j, w in zip(W.row, W.col, W.data, strict=True) if w]
+        return {
+            "study file": self.digest,
+            "version of proxdasa": version("proxdasa"),
+            "network": hashlib.sha256(json.dumps(sorted(links)).encode()).hexdigest(),  # it may be in a file
+            "code of your own": self.code,
+        }
 
 
 def own_problem(study: Study, name: str) -> Problem:
@@ -135,11 +147,20 @@ def read_study(path: Path, data: Path | None = None) -> Study:
         addresses = {name: _check_address(name, sites["addresses"][name]) for name in names}
         numbers = {key: check_positive_number(sites[key], f"sites.{key}") for key in NUMBERS if key in sites}
         share = _check_share(sites.get("share", []))
+        last = setup.iterations + mixing_rounds(setup.network.rho, numbers.get("agreement", AGREEMENT))
+        if last > MOST:
+            raise ConfigError(f"iterations: sites can make at most {MOST:,}, with their last rounds; got {last:,}")
+        code = own_code.digest({**settings, "sites": {}, "problem": _without_data(settings.get("problem"))})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return Study(setup, names, addresses, hashlib.sha256(text).hexdigest(), **numbers, share=share)
+    return Study(setup, names, addresses, hashlib.sha256(text).hexdigest(), code, **numbers, share=share)
+
+
+def _without_data(problem: object) -> object:
+    """The table of a problem without its data, which every site may load in its own way."""
+    return {key: value for key, value in problem.items() if key != "data"} if isinstance(problem, Mapping) else problem
 
 
 def _with_data(setup: Setup, data: Path) -> Setup:

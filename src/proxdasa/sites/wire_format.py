@@ -7,11 +7,15 @@ from enum import IntEnum
 from typing import NamedTuple
 
 # 32 bytes, so that the numbers of the row that follows are aligned: unaligned ones take ten times as long to read.
-_FORMAT = struct.Struct("<BxIiHiIiiI")
+_FORMAT = struct.Struct("<BxqiHiHiiH")
 SIZE = _FORMAT.size
 """The size of a header, in bytes."""
 GREETING = 4_096
 """The largest size of a greeting, in bytes."""
+TURNS = 2**16
+"""Rounds, counts of rounds and messages are numbered modulo this. Two ends of a link are never so far apart."""
+MOST = 2**30
+"""The most iterations of a study, with the rounds at its end: further numbers of iterations need room in a header."""
 NEVER = -1
 """Stands for an iteration where there is none."""
 
@@ -47,16 +51,16 @@ class Message(NamedTuple):
     k: int = NEVER
     """The sender's iteration; with PROPOSE and ACCEPT the one from which the link counts."""
     round: int = 0
-    """The round within the iteration."""
+    """The round within the iteration, modulo `TURNS`."""
     since: int = NEVER
     """The iteration from which the link counts, or counted before it was dropped."""
     counted: int = 0
-    """How many rounds the sender has counted over the link since then."""
+    """How many rounds the sender has counted over the link since then, modulo `TURNS`."""
     jump_at: int = NEVER
     """At this iteration the sender's part of the network goes on with iteration ``jump_to``."""
     jump_to: int = NEVER
     sequence: int = 0
-    """The number of the message within its stream, from 0 on."""
+    """The number of the message within its stream, from 0 on, modulo `TURNS`."""
     payload: bytes | memoryview = b""
     """In a received message, a view of the received bytes, because rows may be large."""
 
