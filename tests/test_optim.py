@@ -266,6 +266,58 @@ def test_states_of_others_are_refused():
             plain.load_state_dict(state)
 
 
+def test_agents_do_not_load_the_state_of_another():
+    """One file for all would change the mean of the trackers for good; so would another number of agents."""
+
+    def act(transport):
+        _, optimizer = train("ProxDASAGT", transport, stop=2)
+        state = copy.deepcopy(optimizer.state_dict())
+        for group in state["param_groups"]:
+            group["agent"] = "agent 0 of 3"
+        optimizer.load_state_dict(state)
+
+    first, second, _ = (str(error) for error in together(act))
+    assert "loads the state that agent 0 of 3 saved; every agent saves and loads a file of its own" in first
+    assert second.startswith("agent 1 of 3 loads the state that agent 0 of 3 saved")
+
+
+def test_states_without_an_owner_can_be_loaded():
+    """As earlier versions saved them."""
+    _, optimizer = train("ProxDASAGT", Alone(), stop=2)
+    state = copy.deepcopy(optimizer.state_dict())
+    del state["param_groups"][0]["agent"]
+    optimizer.load_state_dict(state)
+    assert optimizer.state_dict()["param_groups"][0]["agent"] == "agent 0 of 1"
+
+
+def test_a_state_is_not_rounded_when_it_is_loaded():
+    single, double = (alone(net(dtype).parameters()) for dtype in (torch.float32, torch.float64))
+    with pytest.raises(ValueError, match="not saved by ProxDASA with the same parameters"):
+        single.load_state_dict(double.state_dict())
+
+
+def test_a_step_at_the_mean_is_refused():
+    """It would be forgotten in x, but not in the method's other variables."""
+    model = net()
+    optimizer = alone(model.parameters())
+    model(X[:, :4].double()).sum().backward()
+    with optimizer.averaged(), pytest.raises(ValueError, match="would be lost"), optimizer.averaged():
+        optimizer.step()
+    optimizer.step()
+
+
+def test_copies_are_refused():
+    with pytest.raises(TypeError, match="cannot be copied or pickled; save its state_dict"):
+        copy.deepcopy(alone(net().parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_is_given_twice_is_refused():
+    parameter = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="a parameter was given twice"):
+        alone([parameter, parameter])
+
+
 def test_agents_resume_after_the_same_step():
     def act(transport):
         _, optimizer = train("ProxDASA", transport, stop=2)
@@ -551,6 +603,24 @@ def test_agents_find_a_number_of_steps_for_all():
     assert alone(net().parameters()).common_steps(7) == 7
     with pytest.raises(ValueError, match="the number of steps must be a whole number of at least 1; got 0"):
         alone(net().parameters()).common_steps(0)
+
+
+def test_two_models_are_not_mixed_with_each_other():
+    """One agent steps the first model where the others step the second."""
+
+    def act(transport):
+        models = [net(), net()]
+        both = [
+            optim.ProxDASA(model.parameters(), networks.path(AGENTS), **SETTINGS, processes=transport)
+            for model in models
+        ]
+        for model in models:
+            model(X.double()).sum().backward()
+        for optimizer in both if transport.rank else reversed(both):
+            optimizer.step()
+
+    for error in together(act):
+        assert "all agents must take the same steps" in str(error)
 
 
 def test_a_method_that_mixes_one_vector_gets_a_tensor():

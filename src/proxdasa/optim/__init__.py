@@ -17,8 +17,8 @@ created.
 
 Parameters that are frozen (``requires_grad`` is False) when the optimizer is created are left unchanged and not sent.
 
-Buffers are seen through ``module=model`` only. For a model with batch normalisation choose what `averaged` makes of its
-running statistics: ``buffers="average"`` or ``buffers="local"``.
+The optimizer sees buffers only through ``module=model``. For a model with batch normalisation choose what `averaged`
+does with its running statistics: ``buffers="average"`` or ``buffers="local"``.
 
 A parameter group may have a regularizer of its own: ``{"params": biases, "regularizer": Zero()}``. It belongs to the
 optimizer and is not part of the saved state.

@@ -11,6 +11,7 @@ from torch import distributed as dist
 from proxdasa.checks import check_count
 from proxdasa.contracts import Mixing, Regularizer
 from proxdasa.engines import Alone, Transport, connect
+from proxdasa.mixing.mixing_checks import check_mixing
 from proxdasa.networks import Network
 from proxdasa.regularizers import Blocks
 from proxdasa.schedules import Alpha, Schedule
@@ -24,8 +25,9 @@ def check_network(network: object) -> None:
         raise ValueError(f"{network.label} changes from round to round, which optimizers do not support yet")
 
 
-def check_mixing(mixing: Mixing) -> None:
+def check_protocol(mixing: Mixing, network: Network) -> None:
     """Refuse a mixing that rests in some iterations or keeps copies, which optimizers do not support."""
+    check_mixing(mixing, network)
     if getattr(mixing, "compression", None):
         raise ValueError(f"{mixing} keeps copies of neighbours' parameters, which optimizers do not support yet")
     if callable(getattr(mixing, "rests", None)):

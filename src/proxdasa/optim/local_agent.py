@@ -8,13 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from proxdasa.contracts import NonFiniteError, Regularizer, unpack
+from proxdasa.engines.checked_answers import proximal_step
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.schedules import Number
 
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """The verbs of `contracts.Agents` that Prox-DASA and Prox-DASA-GT use."""
+    """The methods of `contracts.Agents` that Prox-DASA and Prox-DASA-GT use."""
 
     gradient: Tensor
     regularizer: Regularizer
@@ -26,7 +27,7 @@ class LocalAgent:
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step, with each parameter group's own regularizer."""
-        return self.regularizer.prox(x, gamma)
+        return proximal_step(self.regularizer, x, gamma)
 
     def mix(self, *tensors: Tensor) -> Any:
         """Mix with the neighbours by messages; raise `NonFiniteError` instead of sending NaN or infinity."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast, final, overload
+from typing import Any, NoReturn, cast, final, overload
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,10 @@ from proxdasa.engines import Transport
 from proxdasa.engines.messages.neighbourhood import Neighbourhood
 from proxdasa.mixing import Gossip
 from proxdasa.networks import Network
-from proxdasa.optim.arguments import bind_alpha, check_mixing, check_network, find_processes, join_regularizers
+from proxdasa.optim.arguments import bind_alpha, check_network, check_protocol, find_processes, join_regularizers
 from proxdasa.optim.buffers import Buffers
 from proxdasa.optim.local_agent import LocalAgent
-from proxdasa.optim.parameters import check_trained, flatten, name_of, shapes_of
+from proxdasa.optim.parameters import AGENT, check_owner, check_trained, flatten, forms_of, name_of
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import weights_within
 from proxdasa.running_statistics import Policy
@@ -32,7 +32,7 @@ from proxdasa.schedules import Alpha, Number
 REMEDY = "unequal numbers of steps? optimizer.common_steps(len(loader)) gives one number for all agents"
 """The usual cause of a missing message in a training loop, and what to do about it."""
 OF_GROUPS = frozenset({"params", "lr", "regularizer", "initial_lr"})
-"""What a group of parameters may have; the last is what schedulers of torch note there."""
+"""The keys that a group of parameters may have; torch's schedulers add the last one."""
 CHANGED = "agents exchange the parameters that they began with; make a new optimizer for others"
 """Why the set of trained parameters cannot change."""
 
@@ -85,8 +85,8 @@ class Decentralised(Optimizer, ABC):
         buffers: Policy | None = None,
     ) -> None:
         check_network(network)
-        check_mixing(mixing)
-        self._name, self._complete = type(self).__name__, False
+        check_protocol(mixing, network)
+        self._name, self._complete, self._at_mean = type(self).__name__, False, 0
         self._default, self._regularizers = regularizer, list[Regularizer]()
         super().__init__(params, {"lr": 1.0, "k": 0})
         self._complete = True
@@ -117,6 +117,7 @@ class Decentralised(Optimizer, ABC):
         )
         first = self._method.init(self._agent(torch.zeros_like(x)), x)
         self._rows = {name: rows for name, rows in first._asdict().items() if name != "x"}
+        self._owner = f"agent {self._neighbourhood.agents.start} of {network.n}"
         self._show_rows()
 
     @property
@@ -154,10 +155,10 @@ class Decentralised(Optimizer, ABC):
         Args:
             closure: computes the loss and calls ``backward()``, as in other torch optimizers.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        if self._at_mean:
+            raise ValueError("step() within averaged() would be lost: the agent's own parameters come back after it")
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         self._buffers.check()
         k = self._neighbourhood.k = self._k
         with torch.no_grad(), flushed_denormals():
@@ -166,8 +167,7 @@ class Decentralised(Optimizer, ABC):
             self._write(state.x)
             for name, rows in self._rows.items():
                 rows.copy_(getattr(state, name))
-        for group in self.param_groups:
-            group["k"] = k + 1
+        self._note("k", k + 1)
         return loss
 
     @contextmanager
@@ -177,16 +177,18 @@ class Decentralised(Optimizer, ABC):
         All agents must enter it after the same step. With ``buffers="average"`` running statistics are averaged too;
         otherwise buffers stay the agent's own.
         """
-        own, agents = flatten(self._params), len(self._neighbourhood.parts)
         self._buffers.check()
         self._meet()
+        own, agents = flatten(self._params), len(self._neighbourhood.parts)
         total = self._neighbourhood.sum(own.to("cpu", copy=True))
         with self._buffers.averaged(self._neighbourhood.agents.start, agents, self._neighbourhood.sum):
             self._write(total / agents)
+            self._at_mean += 1
             try:
                 yield
             finally:
                 self._write(own)
+                self._at_mean -= 1
 
     def common_steps(self, own: int) -> int:
         """The smallest ``own`` of all agents, such as the smallest number of batches in an epoch, ``len(loader)``.
@@ -204,13 +206,18 @@ class Decentralised(Optimizer, ABC):
         """Continue from a state that this agent saved. All agents must call it together."""
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         saved = [state_dict["state"].get(number, {}) for number in numbers]
-        if [shapes_of(entries) for entries in saved] != [shapes_of(self.state.get(each, {})) for each in self._given]:
+        if [forms_of(entries) for entries in saved] != [forms_of(self.state.get(each, {})) for each in self._given]:
             raise ValueError(f"the state was not saved by {self._name} with the same parameters")
+        check_owner(state_dict, self._owner, self._neighbourhood.fail)
         super().load_state_dict(state_dict)
         for name, rows in self._rows.items():
             rows.copy_(flatten([self.state[parameter][name] for parameter in self._params]))
         self._show_rows()
         self._neighbourhood.agree({"number of steps behind them": str(self._k)})
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse copies, whose steps would lack the neighbours."""
+        raise TypeError(f"{self._name} cannot be copied or pickled; save its state_dict() and load it into a new one")
 
     @property
     def _given(self) -> list[Tensor]:
@@ -219,8 +226,12 @@ class Decentralised(Optimizer, ABC):
 
     @property
     def _k(self) -> int:
-        """The number of steps made. It is kept in the groups because torch saves those."""
+        """The number of steps made. It is noted in the groups because torch saves those."""
         return int(self.param_groups[0]["k"])
+
+    def _note(self, name: str, value: object) -> None:
+        for group in self.param_groups:
+            group[name] = value
 
     def _meet(self) -> None:
         """Make sure that all agents are between the same two steps; raise at once if one takes a step instead."""
@@ -266,7 +277,7 @@ class Decentralised(Optimizer, ABC):
         return gradients
 
     def _agent(self, gradient: Tensor) -> Agents:
-        # It lacks the verbs that neither method uses.
+        # It lacks the methods of `Agents` that neither algorithm calls.
         return cast("Agents", LocalAgent(gradient, self._regularizer, self._neighbourhood))
 
     def _views(self, rows: Tensor) -> list[Tensor]:
@@ -279,7 +290,8 @@ class Decentralised(Optimizer, ABC):
             parameter.copy_(view)
 
     def _show_rows(self) -> None:
-        """Put views of our rows into the parameters' states, which torch saves."""
+        """Put views of our rows into the parameters' states, which torch saves, and whose they are into the groups."""
+        self._note(AGENT, self._owner)
         for name, rows in self._rows.items():
             for parameter, view in zip(self._params, self._views(rows), strict=True):
                 self.state[parameter][name] = view
