@@ -157,11 +157,12 @@ def test_every_algorithm_is_transcribed():
 @pytest.mark.parametrize(("method", "graph", "protocol", "psi"), list(combinations()))
 def test_equals_the_papers_pseudo_code(method, graph, protocol, psi):
     network, (mixing, mix, m), (regularizer, prox) = NETWORKS[graph], MIXINGS[protocol], REGULARIZERS[psi]
-    problem, trials, K, seed = quadratic(network.n), 2, 40, 3
+    problem, trials, K, seed = quadratic(network.n), 2, 24, 3
     x0 = torch.tensor(np.random.default_rng(5).normal(size=(network.n, D)))
     result = proxdasa.run(
         made(method), problem, network,
-        regularizer=regularizer, mixing=mixing, iterations=K, trials=trials, seed=seed, x0=x0, metrics=(),
+        regularizer=regularizer, mixing=mixing, iterations=K, trials=trials, seed=seed, x0=x0,
+        metrics=(), observe_every=K,
     )  # fmt: skip
     assert result.x.abs().max() < 50, "settings that blow up make the comparison worthless"
     for trial in range(trials):
@@ -174,10 +175,11 @@ def test_equals_the_papers_pseudo_code(method, graph, protocol, psi):
 @pytest.mark.parametrize("momentum", [None, schedules.constant(0.8)])
 def test_sppdm_with_other_momentum(momentum):
     """η = 0 and a constant, beside Nesterov's above."""
-    problem, network, K = quadratic(5), networks.ring(5), 100
+    problem, network, K = quadratic(5), networks.ring(5), 40
     result = proxdasa.run(
-        made(algorithms.SPPDM, momentum=momentum), problem, network, regularizer=regularizers.L1(0.3), iterations=K
-    )
+        made(algorithms.SPPDM, momentum=momentum), problem, network,
+        regularizer=regularizers.L1(0.3), iterations=K, metrics=(), observe_every=K,
+    )  # fmt: skip
     expected = transcribed(
         algorithms.SPPDM, 5, network.W.toarray(), None, 1, transcription.prox_l1(0.3), PlainGradient(problem, 0, 0, 1),
         np.zeros((5, D)), K, momentum=momentum,
@@ -271,10 +273,13 @@ def test_centralised_on_the_complete_graph(method):
     Not so D-PSGD and PG-EXTRA, whose agents step along their own gradients after mixing, NEXT, whose agents take the
     proximal step before it, nor SPPDM, which does not mix.
     """
-    n, K = 4, 80
+    n, K = 4, 32
     problem, regularizer = quadratic(n), some_regularizer(method)
     prox = transcription.prox_l1(0.3) if method.facts.composite else transcription.prox_zero
-    result = proxdasa.run(made(method), problem, networks.complete(n), regularizer=regularizer, iterations=K, seed=2)
+    result = proxdasa.run(
+        made(method), problem, networks.complete(n),
+        regularizer=regularizer, iterations=K, seed=2, metrics=(), observe_every=K,
+    )  # fmt: skip
     centralised = transcribed(
         method, n, np.eye(1), transcription.gossip, 1, prox, Pooled(PlainGradient(problem, 2, 0, 1)),
         np.zeros((1, D)), K,
@@ -285,7 +290,7 @@ def test_centralised_on_the_complete_graph(method):
 
 def test_prox_dasa_is_averaged_stochastic_approximation_on_the_complete_graph():
     """The same against the centralised recursion itself; with W = 11ᵀ/n tracking changes nothing."""
-    n, K, gamma, alpha = 4, 120, 0.1, 0.25
+    n, K, gamma, alpha = 4, 40, 0.1, 0.25
     problem = quadratic(n)
     grad, prox = PlainGradient(problem, 2, 0, 1), transcription.prox_l1(0.3)
     x, z = np.zeros(D), np.zeros(D)
@@ -296,7 +301,7 @@ def test_prox_dasa_is_averaged_stochastic_approximation_on_the_complete_graph():
     for method in PAPERS:
         result = proxdasa.run(
             method(gamma=gamma, alpha=schedules.constant(alpha)), problem, networks.complete(n),
-            regularizer=regularizers.L1(0.3), iterations=K, seed=2,
+            regularizer=regularizers.L1(0.3), iterations=K, seed=2, metrics=(), observe_every=K,
         )  # fmt: skip
         for row in result.x[0].numpy():
             np.testing.assert_allclose(row, x, rtol=0, atol=1e-11)
@@ -307,13 +312,15 @@ def test_one_agent_is_the_centralised_method_on_any_builder(method):
     problem = quadratic(1)
     expected = transcribed(
         method, 1, np.eye(1), transcription.gossip, 1, transcription.prox_zero, PlainGradient(problem, 0, 0, 1),
-        np.zeros((1, D)), 20,
+        np.zeros((1, D)), 12,
     )  # fmt: skip
     gossip, builders = proxdasa.Gossip("auto"), (networks.complete, networks.path, networks.star)
     cases = [(networks.ring(1), mixing) for mixing in (gossip, proxdasa.Chebyshev("auto"), proxdasa.Chebyshev(5))]
     cases += [(network, gossip) for network in (networks.grid(1, 1), *(builder(1) for builder in builders))]
     for network, mixing in cases:
-        result = proxdasa.run(made(method), problem, network, mixing=mixing, iterations=20, metrics=())
+        result = proxdasa.run(
+            made(method), problem, network, mixing=mixing, iterations=12, metrics=(), observe_every=12
+        )
         np.testing.assert_allclose(result.x[0].numpy(), expected["x"], rtol=0, atol=1e-12)
 
 
@@ -385,7 +392,8 @@ def test_a_number_in_place_of_a_schedule_is_a_constant(method, name, value):
     """The same bits and the same configuration, so that checkpoints of one are the other's."""
     number, schedule = made(method, **{name: value}), made(method, **{name: schedules.constant(value)})
     bare, wrapped = (
-        Setup(algorithm, quadratic(5), networks.ring(5), iterations=4, trials=2) for algorithm in (number, schedule)
+        Setup(algorithm, quadratic(5), networks.ring(5), iterations=4, trials=2, metrics=(), observe_every=4)
+        for algorithm in (number, schedule)
     )
     assert fingerprint(bare.config()) == fingerprint(wrapped.config())
     assert torch.equal(bare.run().x, wrapped.run().x)
@@ -407,7 +415,7 @@ def test_d2_refuses_eigenvalues_of_minus_a_third():
     """Those of mixing, not of W alone: W² is fine on an even ring, and Chebyshev may not be where W is."""
 
     def setup(network, mixing):
-        return Setup(proxdasa.D2(0.05), quadratic(network.n), network, mixing=mixing, iterations=50)
+        return Setup(proxdasa.D2(0.05), quadratic(network.n), network, mixing=mixing, iterations=10, metrics=())
 
     with pytest.raises(
         ValueError, match=r"D² needs eigenvalues of mixing above -0\.3333, but those of Gossip\(rounds=1\)"

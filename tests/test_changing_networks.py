@@ -159,7 +159,9 @@ def test_links_that_a_round_does_not_have_carry_nothing():
 def test_gradient_tracking_converges_on_matchings():
     b = torch.arange(16.0, dtype=torch.float64).view(8, 2)
     problem = problems.Quadratic(torch.eye(2).double().expand(8, 2, 2), b)
-    result = proxdasa.run(proxdasa.ProxDASAGT(0.3, 0.3), problem, GRAPHS["matchings"], iterations=3_000)
+    result = proxdasa.run(
+        proxdasa.ProxDASAGT(0.3, 0.3), problem, GRAPHS["matchings"], iterations=1_200, observe_every=1_200
+    )
     assert (result.x - b.mean(dim=0)).abs().max() < 1e-9
 
 
@@ -181,11 +183,15 @@ def test_it_is_described_by_its_matrices():
         (lambda: networks.base_graph(4, k=1.5), "k must be a whole number"),
         (lambda: networks.alternating([networks.ring(4), networks.ring(5)]), "networks of one size"),
         (lambda: networks.random_matchings(nx.path_graph(["a", "b"])), "nodes 0, …, n−1"),
-        (lambda: networks.random_matchings(nx.empty_graph(3)), "."),
+        (lambda: networks.alternating([networks.ring(8), networks.one_peer_hypercube(8)]),
+         r"must not change themselves, but one_peer_hypercube\(8\) has"),
+        (lambda: networks.random_matchings(nx.empty_graph(3)), "random_matchings: the graph is not connected"),
+        (lambda: networks.random_matchings(nx.MultiGraph([(0, 1)])), "graph is a multigraph"),
+        (lambda: networks.random_matchings(nx.DiGraph([(0, 1)])), "graph is directed"),
         (lambda: proxdasa.plan(networks.one_peer_hypercube(4), mixing=proxdasa.Chebyshev(3)),
-         "is a polynomial of one W, and one_peer_hypercube"),
+         "is a polynomial of one W, but one_peer_hypercube"),
         (lambda: proxdasa.run(proxdasa.D2(0.1), setup("prox-dasa").problem, GRAPHS["hypercube"]),
-         "has another matrix in each round"),
+         "has a different matrix in each round"),
         (lambda: proxdasa.run(proxdasa.ProxDASA(0.1, 0.1), setup("prox-dasa").problem, GRAPHS["hypercube"],
                               mixing=proxdasa.Chebyshev(3)), "is a polynomial of one W"),
     ],
@@ -193,3 +199,7 @@ def test_it_is_described_by_its_matrices():
 def test_what_cannot_be_is_refused(make, said):
     with pytest.raises((ValueError, TypeError), match=said):
         make()
+
+
+def test_matchings_of_one_agent_are_a_network_of_one():
+    assert networks.random_matchings(nx.empty_graph(1)).n == 1

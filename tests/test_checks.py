@@ -42,6 +42,13 @@ def test_checks_let_pass_and_refuse(name):
             check(value, "beta")
 
 
+@pytest.mark.parametrize("shape", [(1, 4, 1), (1, 1, 2), (3,), (0, 1, 1), (1, 1, 1, 1)])
+def test_parameters_differ_by_trial_only(shape):
+    """A γ for each agent would run, and be counted for each of them in the measures at the mean."""
+    with pytest.raises(checks.InvalidArgumentError, match=r"gamma must be a positive number, or per_trial.*; got"):
+        checks.check_positive(torch.ones(shape), "gamma")
+
+
 def test_numbers_of_numpy_become_pythons():
     assert type(checks.check_whole(np.int64(3), "n")) is int
     assert type(checks.check_not_negative(np.float32(0.5), "w")) is float

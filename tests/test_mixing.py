@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import random_array
 
-from proxdasa import DPSGD, Chebyshev, Gossip, networks, run
+from proxdasa import DPSGD, Chebyshev, Every, Gossip, networks
 from proxdasa.engines import Simulator, Task
 from proxdasa.engines.products import SparseProduct, dense_pays
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import Zero
+from proxdasa.runs.setup import Setup
 from tests import transcription
 
 NETWORKS = {
@@ -203,14 +204,52 @@ def test_neighbour_sum_uses_the_unweighted_graph():
     assert agents.counts()["rounds"] == 1
 
 
-class Clipped(Gossip):
-    """Robust to large messages, but no polynomial in W."""
+class Own(Gossip):
+    """As somebody may write one; ``rule`` is what it computes."""
+
+    def __init__(self, rule, rounds=1):
+        object.__setattr__(self, "rounds", rounds)
+        object.__setattr__(self, "rule", rule)
 
     def __call__(self, apply, x, rho):
-        return x + (apply(x) - x).clamp(-0.1, 0.1)
+        return self.rule(apply, x)
 
 
-def test_a_mixing_that_is_no_polynomial_is_refused():
-    problem = Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
-    with pytest.raises(ValueError, match="mixing must be a polynomial in W"):
-        run(DPSGD(0.1), problem, networks.ring(4), mixing=Clipped(), iterations=2)
+NOT_A_POLYNOMIAL = "mixing must be a polynomial in W"
+
+
+@pytest.mark.parametrize(
+    ("mixing", "words"),
+    [
+        (Own(lambda apply, x: x + (apply(x) - x).clamp(-0.1, 0.1)), NOT_A_POLYNOMIAL),
+        (Own(lambda apply, x: apply(x).clamp(-1e6, 1e6)), NOT_A_POLYNOMIAL),
+        (Own(lambda apply, x: apply(x) * torch.linspace(0.5, 1.5, x.shape[-2])[:, None].to(x)), NOT_A_POLYNOMIAL),
+        (Own(lambda apply, x: apply(x)[..., :1]), NOT_A_POLYNOMIAL),
+        (Own(lambda apply, x: 2 * apply(x)), "must preserve means, but .* turns rows that are all 1 into 2"),
+        (Own(lambda apply, x: apply(apply(x))), "applies W 2 times, but rounds_for, .* gives 1"),
+        (Own(lambda apply, x: apply(x), rounds=1.5), "a whole number of at most 100,000, but .* asks for 1.5"),
+        (Every(2, Own(lambda apply, x: 2 * apply(x))), "must preserve means"),
+    ],
+)
+@pytest.mark.parametrize("n", [4, 64])
+def test_a_mixing_that_is_not_what_it_should_be_is_refused(n, mixing, words):
+    """Whether or not the simulator would compute it as one product, which it does for few agents."""
+    problem = Quadratic(torch.eye(2).expand(n, 2, 2), torch.ones(n, 2))
+    with pytest.raises(ValueError, match=words):
+        Setup(DPSGD(0.1), problem, networks.ring(n), mixing=mixing)
+
+
+@pytest.mark.parametrize(
+    "mixing", [Gossip("auto"), Chebyshev("auto"), Every(2, Gossip("auto")), Gossip(100_001)], ids=str
+)
+def test_rounds_without_an_end_are_refused(mixing):
+    slow = networks.from_matrix([[1 - 1e-14, 1e-14], [1e-14, 1 - 1e-14]])
+    problem = Quadratic(torch.eye(2).expand(2, 2, 2), torch.ones(2, 2))
+    with pytest.raises(ValueError, match=r"mixing: the rounds .* at most 100,000, but .* 1 − ρ is 2e-14"):
+        Setup(DPSGD(0.1), problem, slow, mixing=mixing)
+
+
+@pytest.mark.parametrize("given", [Gossip, 3, None])
+def test_every_takes_a_mixing(given):
+    with pytest.raises(ValueError, match=r"mixing must be a mixing, such as Gossip\(1\)"):
+        Every(2, given)

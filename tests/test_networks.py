@@ -404,6 +404,13 @@ def test_a_network_cannot_be_made_from_an_unchecked_matrix():
         Network(sp.csr_array(TWO_PAIRS), "two pairs", {})
 
 
+@pytest.mark.parametrize("n", [4, 5])
+def test_the_matrix_of_a_changing_network_is_the_mean_of_its_rounds(n):
+    """Messages go along the edges of W: those of a round that W lacks would be lost, and means with them."""
+    with pytest.raises(ValueError, match="W must be the mean of the matrices of all rounds"):
+        Network(ring(4).W, "mine", {}, rounds=(star(n).W, complete(n).W))
+
+
 def test_rho_below_one_is_recognised_without_self_weights():
     odd = from_matrix(nx.to_numpy_array(nx.cycle_graph(5)) / 2)
     assert odd.rho == pytest.approx(np.cos(np.pi / 5))
@@ -515,6 +522,9 @@ def test_the_given_matrix_is_copied():
         (partial(regular, 6, 1), ValueError, ["not connected", "3 parts", "larger degree"]),
         (partial(from_graph, nx.DiGraph([(0, 1)])), ValueError, ["directed", "to_undirected"]),
         (partial(from_graph, nx.MultiGraph([(0, 1)])), ValueError, ["multigraph", "networkx.Graph(graph)"]),
+        (partial(networks.metropolis, nx.MultiGraph([(0, 1), (0, 1)])), ValueError, ["multigraph"]),
+        (partial(networks.constant, nx.DiGraph([(0, 1)]), 0.1), ValueError, ["directed"]),
+        (partial(networks.from_links, []), ValueError, ["from_links: graph is empty"]),
         (partial(from_graph, nx.Graph()), ValueError, ["empty"]),
         (partial(from_graph, np.eye(2)), TypeError, ["networkx.Graph", "ndarray"]),
         (partial(from_graph, nx.Graph([(0, 1), (2, 3)])), ValueError, ["not connected", "agent 0 to agent 2"]),

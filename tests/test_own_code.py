@@ -193,7 +193,7 @@ def test_other_commands_take_own_code(module, tmp_path, command):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"algorithm": {"name": "nowhere:Plain"}}, "algorithm: nowhere:Plain: there is no module nowhere in .*, nor"),
+        ({"algorithm": {"name": "nowhere:Plain"}}, "algorithm: nowhere:Plain: there is no module nowhere in .* or"),
         ({"algorithm": {"name": "NAME:Missing"}}, r"algorithm: NAME:Missing: module 'NAME' has no attribute 'Missing'"),
         ({"algorithm": {"name": "NAME:"}}, r"algorithm: 'NAME:' is not of the form MODULE:NAME"),
         ({"algorithm": {"name": "NAME:slow"}}, r"algorithm: NAME:slow must be a class; it is <function slow"),

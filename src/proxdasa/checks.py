@@ -17,7 +17,7 @@ SEEDS = 2**64
 
 
 PIECE = 2**22
-"""Values that are checked at a time."""
+"""How many values are checked at a time."""
 
 
 class InvalidArgumentError(ValueError, TypeError):
@@ -117,11 +117,14 @@ def check_positive(value: float | Tensor, name: str) -> float | Tensor:
         gamma must be a positive number, or per_trial([...]) of positive numbers; got -1
     """
     if isinstance(value, Tensor):
-        fits = value.ndim == 3 and value.is_floating_point() and bool(((value > 0) & value.isfinite()).all())
+        fits = value.shape[1:] == (1, 1) and len(value) > 0 and value.is_floating_point()
+        fits = fits and bool(((value > 0) & value.isfinite()).all())
     else:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     if not fits:
-        given = value.flatten().tolist() if isinstance(value, Tensor) else value
+        given: object = value
+        if isinstance(value, Tensor):
+            given = value.flatten().tolist() if value.shape[1:] == (1, 1) else value.shape
         raise invalid(name, "a positive number, or per_trial([...]) of positive numbers", given)
     return value
 

@@ -67,6 +67,11 @@ class Schedule:
     agents: int | None = None
     iterations: int | None = None
 
+    @property
+    def own(self) -> bool:
+        """Whether the rule is a user's own, whose values are checked when it is called."""
+        return getattr(self.rule, "__module__", None) != __name__
+
     def bind(self, agents: int, iterations: int | None, dtype: torch.dtype) -> Schedule:
         """The schedule of a run with n agents and K iterations; K may be None if the rule does not use it."""
         cast = {k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in self.parameters.items()}

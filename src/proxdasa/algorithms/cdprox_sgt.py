@@ -15,7 +15,7 @@ from proxdasa.contracts import Agents, Facts, Tracking
 
 @dataclass(frozen=True, eq=False)
 class CDProxSGT(ProximalStep):
-    """CDProxSGT (Yan, Chen, Chen, Cui, Lu and Xu, 2023): gradient tracking made for compressed messages.
+    """CDProxSGT (Yan, Chen, Chen, Cui, Lu and Xu, 2023): gradient tracking designed for compressed messages.
 
         g' = g(x, ξ);   y = mix[y + g' − g]         the tracker; g is last step's gradient
         x = mix[prox_γ(x − γ y)]
@@ -35,7 +35,7 @@ class CDProxSGT(ProximalStep):
         ...     problems.Quadratic(A, b),
         ...     networks.ring(4),
         ...     mixing=proxdasa.CompressedGossip(compressors.TopK(0.5), step=[0.4, 0.4]),
-        ...     iterations=300,
+        ...     iterations=100,
         ... )
         >>> result.x[0, 3].round(decimals=3)
         tensor([2., 1.])

@@ -100,7 +100,7 @@ class DeepStormV2(_Sampled):
     Examples:
         >>> method = proxdasa.DeepStormV2(alpha=schedules.cube_root(0.3), beta=0.5)
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> bool((result.mean - 1).norm() < 0.1)
         True
     """
@@ -124,7 +124,7 @@ class DeepStormV1(_Sampled):
     Examples:
         >>> method = proxdasa.DeepStormV1(alpha=schedules.cube_root(0.3), beta=0.5)
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> bool((result.mean - 1).norm() < 0.1)
         True
     """
@@ -151,7 +151,7 @@ class DeepStormV1SVRG:
     Examples:
         >>> method = proxdasa.DeepStormV1SVRG(alpha=schedules.cube_root(0.3), beta=0.5, snapshot=20)
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=500)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> bool((result.mean - 1).norm() < 0.1)
         True
     """

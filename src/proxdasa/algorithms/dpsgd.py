@@ -24,7 +24,7 @@ class DPSGD(ProximalStep):
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
         >>> problem, method = problems.Quadratic(A, b), proxdasa.DPSGD(gamma=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=300)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> result.records[-1]["consensus"] > 0.1  # at constant γ, agents whose data differ stay apart
         True
     """

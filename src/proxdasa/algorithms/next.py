@@ -26,7 +26,7 @@ class NEXT(ProximalStep):
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
         >>> problem, method = problems.Quadratic(A, b), proxdasa.NEXT(gamma=0.3, alpha=0.5)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=300)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=80)
         >>> result.x[0, 3].round(decimals=3)
         tensor([2., 1.])
     """

@@ -26,7 +26,7 @@ class PGExtra(ProximalStep):
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
         >>> problem, method = problems.Quadratic(A, b), proxdasa.PGExtra(gamma=0.3)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=300)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> result.x[0, 3].round(decimals=3)
         tensor([2., 1.])
     """

@@ -29,7 +29,7 @@ class SPPDM:
     Examples:
         >>> method = proxdasa.SPPDM(gamma=2.0, c=0.2, kappa=0.5, beta=0.9, alpha=0.1, momentum=0.5)
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2))
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=300)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=60)
         >>> result.mean.round(decimals=3)
         tensor([[1., 1.]])
     """

@@ -8,8 +8,8 @@ A compressor acts on each row alone. It reduces a row to a few parts (indices an
 restores C(x) from them; on the way between processes the parts are packed into bytes. The random ones take named random
 words, as samples do, so that C(x) does not depend on the engine or on the number of processes.
 
-A row that is not finite is never restored as a finite one by those that look at the whole row; TopK sends its values
-that are not finite first, and RandK sends those that it draws.
+Compressors that look at the whole row never restore a row that is not finite as a finite one. TopK sends values that
+are not finite first; RandK sends only those that it draws.
 """
 
 from proxdasa.compressors.casts import BFloat16, Float16

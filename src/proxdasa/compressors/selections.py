@@ -16,7 +16,7 @@ from proxdasa.contracts import Part
 
 @dataclass(frozen=True)
 class TopK:
-    """The k = ⌈share · d⌉ coordinates of largest magnitude, of equal ones the first, with their indices.
+    """The k = ⌈share · d⌉ coordinates of largest magnitude (the first ones among equals), with their indices.
 
         C(x)_i = x_i if |x_i| is among the k largest, else 0;      ‖C(x) − x‖² ≤ (1 − k/d) ‖x‖²,  δ = k/d
 
@@ -106,7 +106,7 @@ class RandK:
         return _place(self._draw(words), parts[0], d)
 
     def _draw(self, words: Tensor | None) -> Tensor:
-        """The indices of the k smallest words, of equal ones the first."""
+        """The indices of the k smallest words, the first ones among equals."""
         assert words is not None
         return _smallest(words, self.share)
 
@@ -122,7 +122,7 @@ def _count(share: float, d: int) -> int:
 
 
 def _smallest(rows: Tensor, share: float) -> Tensor:
-    """The indices of the k smallest numbers of each row, of equal ones the first, in ascending order."""
+    """The indices of the k smallest numbers of each row, the first ones among equals, in ascending order."""
     d = rows.shape[-1]
     k = _count(share, d)
     if rows.device.type != "cpu":

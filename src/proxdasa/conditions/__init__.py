@@ -1,4 +1,4 @@
-"""Conditions: what goes wrong in a network. Links lose or disturb messages; agents are out, late or absent at times.
+"""Conditions: what goes wrong in a network. Links fail, agents are out or slow, and messages are disturbed or late.
 
     proxdasa.run(..., conditions=[conditions.LinkLoss(0.3), conditions.Outages(mean_up=200, mean_down=20)])
 

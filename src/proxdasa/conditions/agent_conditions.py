@@ -107,7 +107,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Slow agents: each pair (agent, s) takes part only in every s-th iteration, beginning with the first.
+    """Slow agents: for each pair (agent, s), the agent takes part only in every s-th iteration, from the first on.
 
     Examples:
         >>> weather = conditions.Weather([conditions.Stragglers([(0, 3)])], networks.ring(4), trials=1, seed=0)
@@ -128,6 +128,8 @@ class Stragglers:
         for agent, period in self.periods:
             check_whole(agent, "the agent of a straggler", least=0)
             check_whole(period, "the period of a straggler", least=1)
+        if len({agent for agent, _ in self.periods}) < len(self.periods):
+            raise invalid("periods", "a list of pairs (agent, s) that names no agent twice", self.periods)
 
     def begin(self, draws: Draws) -> Events:
         """Count iterations."""

@@ -15,8 +15,8 @@ from proxdasa import samples
 from proxdasa.samples import Words
 
 BLOCK = 64
-"""How many times have their numbers drawn together; this is part of the naming, so changing it changes every event.
-`Chain` has eight bits for a time and a state."""
+"""How many times (rounds or iterations) have their random numbers drawn together; this is part of the naming, so
+changing it changes every event. `Chain` must fit a time within a block and a state into eight bits."""
 
 FEW = 32
 """Whole numbers below a count of at most this are drawn by comparisons."""
@@ -92,7 +92,7 @@ class Draws:
         return self.whole_bytes(block, count).long()  # arithmetic on bytes would wrap around
 
     def whole_bytes(self, block: int, count: int) -> Tensor:
-        """The same as bytes if ``count`` is at most `FEW`; bytes take less memory, but arithmetic on them wraps."""
+        """The numbers of `whole`, as bytes if ``count`` is at most `FEW`: smaller, but arithmetic on them wraps."""
         words = self._fetch(block)
         if count > FEW:
             return words.to(torch.int64).add_(2**31).mul_(count).bitwise_right_shift_(32)

@@ -16,7 +16,7 @@ from proxdasa.checks import invalid
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
 from proxdasa.conditions.round_prediction import RoundPrediction
 from proxdasa.contracts import Network
-from proxdasa.devices import CPU, send
+from proxdasa.devices import CPU, form, send
 
 FEW = 255
 """The most Booleans that can be counted in a byte."""
@@ -38,10 +38,10 @@ class Spell(NamedTuple):
 class Weather:
     """Which links are up and which agents take part; the conditions of a run compose.
 
-    A link is up if the graph has it in this round, all conditions of links say so and both of its ends take part.
-    Agents have events in each iteration, links in each round, whatever the iteration it belongs to. Each trial has its
-    own events. If ``periods`` are given, events repeat after as many trials as the first period, within those after as
-    many as the second, and so on (see `problems.Repeated`).
+    A link is up if the graph has it in this round, no condition takes it down, and both of its ends take part. Agents
+    have events in each iteration, links in each round, whichever iteration the round belongs to. Each trial has its own
+    events, unless ``periods`` are given: events then repeat after as many trials as the first period says, within these
+    trials after as many as the second says, and so on (see `problems.Repeated`).
 
     Examples:
         >>> weather = conditions.Weather(
@@ -65,7 +65,10 @@ class Weather:
                 raise invalid(
                     f"{type(condition).__name__}.concerns", "links, agents, messages or delays", condition.concerns
                 )
-            events = condition.begin(Draws(seed, number, trials, items[condition.concerns], periods))
+            count = items[condition.concerns]
+            events = condition.begin(Draws(seed, number, trials, count, periods))
+            if condition.concerns != "messages":
+                events = _check_form(events, condition, [BLOCK, trials, count])
             if condition.concerns == "delays":
                 events = _check_ages(events, condition)
             began[condition.concerns].append(events)
@@ -102,8 +105,8 @@ class Weather:
         if self._agents and self._block != k // BLOCK:
             self._block = k // BLOCK
             self._active = _all(events(self._block) for events in self._agents)
-            counts = _count(self._active.permute(1, 2, 0))
-            self._shares = [count / self._active[0].numel() for count in counts]
+            agents = self._active[0].numel()  # of all trials
+            self._shares = [count / agents for count in _count(self._active.permute(1, 2, 0))]
             self._parts.clear()
 
     @property
@@ -204,7 +207,7 @@ class Weather:
     def _ends_of_block(self) -> Tensor:
         """Of which links both ends take part, in the block of the current iteration."""
         if self._held_ends[0] != self._block:
-            # Eight times are packed into a word, so an eighth as many numbers are moved.
+            # The Booleans of eight times are read as one 64-bit word, so an eighth as many numbers are moved.
             words = self._active.permute(1, 2, 0).contiguous().view(torch.int64)
             left, right = (words.index_select(1, ends) for ends in self._ends)
             self._held_ends = self._block, (left & right).view(torch.bool)
@@ -214,6 +217,19 @@ class Weather:
 def longest_delay(conditions: Iterable[Any]) -> int:
     """The largest age that a message may have under these conditions together."""
     return sum(int(each.age) for each in conditions if each.concerns == "delays")
+
+
+def _check_form(events: Events, condition: Any, shape: Sequence[int]) -> Events:
+    """The events, with a check of their shape and type: others would broadcast, or be taken for weights."""
+
+    def checked(block: int) -> Tensor:
+        drawn, delays = events(block), condition.concerns == "delays"
+        if list(drawn.shape) != shape or (drawn.dtype != torch.bool and not delays):
+            wanted = f"{shape}{'' if delays else ' of torch.bool'} in a block of {BLOCK} times"
+            raise ValueError(f"events of {type(condition).__name__} must be {wanted}; got {form(drawn)}")
+        return drawn
+
+    return checked
 
 
 def _check_ages(events: Events, condition: Any) -> Events:

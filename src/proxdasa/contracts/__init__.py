@@ -1,9 +1,9 @@
-"""What the rooms of the library promise each other.
+"""The contracts between the packages of the library.
 
-One idea carries the whole design: what an agent does alone is row-wise, and only mixing crosses rows. State is
+The whole design rests on one idea: what an agent does alone is row-wise, and only mixing crosses rows. The state is
 ``[trials, agents, d]``: the last axis is the vector, the leading axes are a batch. An algorithm acts on rows through
-the verbs of `Agents` and never learns how many rows there are, where the others live or how messages travel. That is
-why it is written once and runs on every engine.
+the methods of `Agents`. It knows neither how many rows there are nor where the others are nor how messages travel, so
+it is written once and runs on every engine.
 """
 
 from typing import TYPE_CHECKING

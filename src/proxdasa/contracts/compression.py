@@ -1,4 +1,4 @@
-"""What makes messages small: compressors, and mixings that use one."""
+"""Compression of messages: compressors, and mixings that use one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Part(NamedTuple):
     dtype: torch.dtype
     """Their type."""
     bits: int | None = None
-    """How many bits of each travel, for whole numbers from 0; None if all do."""
+    """How many bits of each number are sent, for whole numbers from 0 on; None if all are."""
 
 
 class Compressor(Protocol):
-    """C with E‖C(x) − x‖² ≤ (1 − δ)‖x‖², row by row: what it keeps of a row, and what it makes of that.
+    """C with E‖C(x) − x‖² ≤ (1 − δ)‖x‖², row by row: `reduce` makes what is sent, and `restore` makes C(x) from that.
 
     Examples:
         >>> class Head:  # the first coordinates only: no contraction, so this is an example of the form alone
@@ -50,7 +50,7 @@ class Compressor(Protocol):
     """
 
     receiver_draws: ClassVar[bool]
-    """Whether `restore` needs the random words of the sender, by whose name the receiver draws them."""
+    """Whether `restore` needs the sender's random words; the receiver then draws them by the sender's name."""
 
     def words(self, d: int) -> int:
         """How many random 32-bit words a row of d coordinates takes."""

@@ -1,4 +1,4 @@
-"""What an engine offers: the verbs of the agents, what observers need, and what the loop of a run needs."""
+"""What an engine offers: the methods that algorithms call, those that observers need, and those of the run's loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from proxdasa.schedules import Number
 
 
 class Agents(Protocol):
-    """The verbs an algorithm has, and all it may know. Tensors are ``[trials, agents here, d]``.
+    """The methods that an algorithm may call, and all that it may know. Tensors are ``[trials, agents here, d]``.
 
     Examples:
         >>> class Half(proxdasa.DPSGD):
@@ -21,14 +21,15 @@ class Agents(Protocol):
         ...         x = agents.mix(state.x) - self.gamma * agents.grad(state.x, k) / 2
         ...         return self.State(agents.prox(x, self.gamma))
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> proxdasa.run(Half(gamma=0.5), problem, networks.ring(3), iterations=100).mean.round(decimals=3)
+        >>> proxdasa.run(Half(gamma=0.5), problem, networks.ring(3), iterations=50).mean.round(decimals=3)
         tensor([[1., 1.]])
     """
 
     def grad(self, x: Tensor, k: int, sample: int = 0) -> Tensor:
         """∇G_i(x_i, ξ_i): the sample is named (seed, trial, agent, k), so calling twice uses the same ξ.
 
-        Another value of ``sample`` names another, independent one. k need not be the iteration: a batch takes several.
+        Another value of ``sample`` names another, independent sample. k need not be the number of the iteration: a
+        batch uses several values of k.
         """
 
     def full_grad(self, x: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ class Agents(Protocol):
     @overload
     def mix(self, x: Tensor, y: Tensor, z: Tensor, /) -> tuple[Tensor, Tensor, Tensor]: ...
     def mix(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """Rows mixed with their neighbours' by the chosen protocol; one message per neighbour and round for all."""
+        """Rows mixed with their neighbours' by the chosen protocol; all tensors share one message per round."""
 
     @property
     def degrees(self) -> Tensor:
@@ -86,7 +87,7 @@ class Question(NamedTuple):
 
 
 class Sliced(Agents, Protocol):
-    """The verbs of agents for a slice of coordinates, with a gradient that is computed beforehand."""
+    """The methods of `Agents` for a slice of coordinates, with a gradient that is computed beforehand."""
 
     agents: range
     """Which agents they are."""
@@ -97,22 +98,22 @@ class Sliced(Agents, Protocol):
 
     @property
     def groups(self) -> Sequence[Sliced]:
-        """The same agents in groups, each of which takes a step by itself; what it mixes waits for `settle`."""
+        """The same agents in groups, each of which takes a step by itself; `settle` returns what is mixed later."""
 
     def settle(self, state: Any) -> tuple[list[Tensor], list[int]]:
         """The variables after a step, and the places of those that are still to be mixed.
 
-        RuntimeError says that there is none because the step computes with what it has mixed.
+        Raises RuntimeError if the step computes with what it has mixed: those values do not exist yet.
         """
 
     def answer(self, question: Question, x: Tensor) -> Tensor:
         """The gradients of these agents at x, for a question that was asked at a slice of it."""
 
     def count(self, x: Tensor, step: Callable[[], object]) -> None:
-        """Count the messages of a step, as those of a variable x."""
+        """Call a step on a slice, and count its messages as if whole rows like x were sent."""
 
     def with_answer(self, answer: Tensor | None) -> Sliced:
-        """The agents of a slice whose gradient is known, if there is one."""
+        """Agents for one slice, with the slice of the gradient; None if it is not known or not needed."""
 
 
 class NotCompilableError(Exception):
@@ -170,14 +171,14 @@ class Observer(Protocol):
 class Host(Protocol):
     """What the loop of a run needs: starting, stepping, saving, stopping, together with the other processes.
 
-    Verbs that take part in communication must be called by all processes in the same order.
+    All processes must call methods that communicate, and in the same order.
     """
 
     extra_rows: dict[str, Tensor]
     """What agents keep beside the variables of the method, by name, each ``[trials, agents here, any width]``.
 
     The loop saves them in checkpoints, keeps those of agents that are out, and restores earlier ones when it repeats
-    iterations; so a verb that changes rows replaces the tensors. It may write into a tensor that it has replaced, but
+    iterations; so a method that changes rows replaces the tensors. It may write into a tensor that it has replaced, but
     not before the next iteration, so that an iteration can be undone.
     """
 

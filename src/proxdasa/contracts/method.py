@@ -41,7 +41,7 @@ class Averaging(NamedTuple):
 class Tracking(NamedTuple):
     """Declares that a method tracks: the mean over agents of one variable equals that of another after every step.
 
-    So each agent follows the mean gradient rather than its own, though agents differ, links fail and agents pause. The
+    So each agent follows the mean gradient rather than its own, even if agents differ, links fail or agents pause. The
     law "tracking" of `proxdasa.testing` checks the claim.
 
     Examples:
@@ -73,28 +73,28 @@ class Facts(NamedTuple):
     composite: bool = True
     """Whether it handles Ψ ≠ 0."""
     eigenvalues_above: float = -1.0
-    """The eigenvalues of mixing must exceed this; −1 requires nothing, as those of every network do."""
+    """The eigenvalues of mixing must exceed this. Those of every network exceed −1, so −1 requires nothing."""
     mixes: bool = True
-    """Whether it mixes; one that does not sends its vectors once in a step, whatever the protocol."""
+    """Whether it mixes. A method that does not, such as SPPDM, sends its vectors once per step, whatever the mixing."""
     averaging: Averaging | None = None
     """Which of its variables averages gradients, if one does."""
     step: str | None = None
-    """The parameter that is the step along the gradient (times α_k if gradients are averaged), in units of 1/L: where a
-    quick search begins. None if it is not that simple."""
+    """The parameter that is the step along the gradient (times α_k if gradients are averaged), in units of 1/L, from
+    which a quick search begins. None if no single parameter is."""
     sends_every: str | None = None
     """The parameter p of a method with local steps: it sends in iteration k if k + 1 is a multiple of p, as `Every`
     does, and not otherwise. None if it sends in every iteration."""
     tracking: Tracking | None = None
-    """Its tracker, if it has one, and what that tracks."""
+    """Its tracker, if it has one, and what the tracker follows."""
     keeps_errors: bool = False
     """Whether, without a tracker, it adds up differences between neighbours from the first iteration on: an error in
-    the mean over agents of what they receive, such as late messages make, then stays forever. The law "late" of
+    the mean over agents of what they receive, such as late messages cause, then stays forever. The law "late" of
     `proxdasa.testing` checks the claim."""
 
     coordinatewise: bool = False
-    """Whether a step takes each coordinate by itself, apart from gradients, proximal steps and mixing. Steps of a large
-    state are then taken in slices, unless a class inherits this claim from another one. The law "slices" of
-    `proxdasa.testing` checks it."""
+    """Whether a step computes each coordinate by itself, apart from gradients, proximal steps and mixing. Steps of a
+    large state are then taken in slices, unless a class merely inherits this claim from another one. The law "slices"
+    of `proxdasa.testing` checks it."""
 
     def interval(self, algorithm: Algorithm) -> int:
         """The number of iterations from one in which the method sends to the next."""
@@ -104,7 +104,7 @@ class Facts(NamedTuple):
 
 @runtime_checkable
 class Algorithm(Protocol):
-    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for how short that is.
+    """A method: a state, how it starts, and one step. See `proxdasa.algorithms` for examples.
 
     It is a dataclass, whose fields are its parameters: `run` binds schedules and per-trial values in them.
 

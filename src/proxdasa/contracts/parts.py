@@ -41,7 +41,7 @@ class Regularizer(Protocol):
         ...         return x - excess / x.shape[-1]
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
-        >>> result = proxdasa.run(method, problem, networks.ring(3), regularizer=Halfspace(), iterations=200)
+        >>> result = proxdasa.run(method, problem, networks.ring(3), regularizer=Halfspace(), iterations=60)
         >>> result.mean.round(decimals=3)
         tensor([[0.5000, 0.5000]])
     """
@@ -103,7 +103,7 @@ class Problem(Protocol):
         ...     # `grad_of` (see `PartialGrad`) only saves memory if the state is large;
         ...     # `join` (see `Peers`) only if parts of the problem must know something of each other
         >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
-        >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=200).mean.round(decimals=3)
+        >>> proxdasa.run(method, Centres(), networks.ring(3), iterations=80).mean.round(decimals=3)
         tensor([[1., 2.]])
     """
 
@@ -140,7 +140,7 @@ class Problem(Protocol):
         """
 
     def restrict(self, agents: range) -> Self:
-        """The losses of these agents alone, with no more data than theirs; the others live elsewhere."""
+        """The problem of these agents alone, with no data but theirs; the others are in other processes."""
 
     def start(self, seed: int, trials: int) -> Tensor:
         """The default x⁰, broadcastable to ``[trials, n, d]``."""
@@ -165,7 +165,7 @@ class Problem(Protocol):
 class Running(Protocol):
     """A problem whose networks have running statistics: rows r ``[trials, n, s]`` that belong to the rows of x.
 
-    A problem may have an attribute ``running``, which is None or has these verbs. An engine keeps r beside x.
+    A problem may have an attribute ``running``, which is None or has these methods. An engine keeps r beside x.
     """
 
     @property
@@ -197,9 +197,9 @@ def running_of(problem: Problem) -> Running | None:
 class Observed(Protocol):
     """A faster way to measure a problem, whose results agree with the problem's own up to rounding.
 
-    A problem may have an attribute ``observed``, which is None or has these verbs; exact runs do not use it. Another
+    A problem may have an attribute ``observed``, which is None or has these methods; exact runs do not use it. Another
     such attribute is ``work``: the numbers of floating-point operations of a sample gradient and of an evaluation, for
-    one agent and trial, from which ``observe_every="auto"`` follows.
+    one agent and trial, from which ``observe_every="auto"`` chooses its number.
     """
 
     def evaluate(self, x: Tensor) -> Evaluation:
@@ -216,9 +216,9 @@ def observed_of(problem: Problem) -> Observed | None:
 
 
 class PartialGrad(Protocol):
-    """The gradients of some of the agents, as a problem may compute them by a method ``grad_of``.
+    """The gradients of some of the agents; a problem may offer this as a method ``grad_of``.
 
-    Steps of large states then need the gradients of a few agents at a time.
+    Steps of large states then hold the gradients of only a few agents at a time.
     """
 
     def __call__(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
@@ -290,7 +290,7 @@ class Network(Protocol):
 
 
 class Mixing(Protocol):
-    """A polynomial in W, applied through nothing but the verb "apply W".
+    """A polynomial in W that preserves means, written in terms of one operation, "apply W".
 
     Examples:
         >>> class Lazy:  # (I + W)/2
@@ -301,7 +301,7 @@ class Mixing(Protocol):
         ...         return (x + apply(x)) / 2
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> method = proxdasa.ProxDASA(gamma=0.5, alpha=0.3)
-        >>> proxdasa.run(method, problem, networks.ring(3), mixing=Lazy(), iterations=200).mean.round(decimals=3)
+        >>> proxdasa.run(method, problem, networks.ring(3), mixing=Lazy(), iterations=80).mean.round(decimals=3)
         tensor([[1., 1.]])
     """
 

@@ -1,4 +1,4 @@
-"""Engines: where the agents' rows live and how messages travel. Algorithms see only the verbs of `contracts.Agents`."""
+"""Engines: where the agents' rows are and how messages travel. Algorithms see them only as `contracts.Agents`."""
 
 from typing import TYPE_CHECKING
 

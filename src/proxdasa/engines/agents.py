@@ -26,7 +26,7 @@ from proxdasa.contracts import (
     running_of,
     unpack,
 )
-from proxdasa.engines.checked_answers import evaluation, gradients, scores, value
+from proxdasa.engines.checked_answers import evaluation, gradients, proximal_step, scores, value
 from proxdasa.engines.compressed_rounds import CompressedRounds
 from proxdasa.engines.late_rows import Aged, LateRows
 from proxdasa.engines.tasks import Cell, Task, cells_of
@@ -49,7 +49,7 @@ class LocalAgents(ABC):
         self.extra_rows: dict[str, Tensor] = {}
         self._assign(task)
         self.rests = False  # whether this iteration sends nothing
-        self._updates_due = self._mixing_due = False  # whether running statistics wait for a gradient, or a mixing
+        self._updates_due = self._mixing_due = False  # whether statistics are yet to be updated and mixed
         fair = not task.conditions and not task.network.rounds
         names = task.trials, task.seed, task.periods
         self._weather = weather = None if fair else Weather(task.conditions, task.network, *names)
@@ -60,7 +60,7 @@ class LocalAgents(ABC):
             task.periods, task.device,
         )  # fmt: skip
         self._links = len(task.network.edges) * task.trials
-        # For each stream, the iteration of the sample that was counted last; a second gradient at it uses no new one.
+        # For each stream, the k of the sample that was counted last; a second gradient at that sample draws no new one.
         self._last_named: dict[int, int] = {}
         self._before: tuple[int, dict[str, float], dict[int, int], dict[str, Tensor]] | None = None
         spent = ("samples", "gradients", "full_gradients", "rounds", "vectors", "bytes")
@@ -77,7 +77,7 @@ class LocalAgents(ABC):
             own = running_of(cell.problem)
             if own is None or own.first_buffers(1).shape[-1] != first.shape[-1]:
                 raise ValueError(
-                    f"the network changes other buffers for examples of agent {self.agents[cell.rows][0]} than for "
+                    f"the network changes different buffers for examples of agent {self.agents[cell.rows][0]} than for "
                     "those of others; a running statistic must change in every forward pass"
                 )
         self.extra_rows[BUFFERS] = first
@@ -90,8 +90,8 @@ class LocalAgents(ABC):
         return self._grad_and_update(x, k, sample)
 
     def grad_of(self, agents: range, x: Tensor, k: int, sample: int = 0) -> Tensor:
-        """The same of some of the agents, counted with those of the first; not in exact mode."""
-        if agents.start == self.agents.start:  # drawn once for all groups
+        """Sample gradients of a group of agents; groups must ask in ascending order. Not in exact mode."""
+        if agents.start == self.agents.start:  # counted and drawn once for all groups
             self.count_gradient(k, sample)
             self._drawn = self.draw(k, sample)
         drawn = self._drawn[:, agents.start : agents.stop]
@@ -126,9 +126,10 @@ class LocalAgents(ABC):
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step, row by row."""
         by_agent = isinstance(gamma, Tensor) and gamma.ndim > 1 and gamma.shape[-2] > 1
+        psi = self._task.regularizer
 
         def step(cell: Cell, rows: Tensor) -> Tensor:
-            return self._task.regularizer.prox(rows, gamma[..., cell.rows, :] if by_agent else gamma)  # type: ignore[index]
+            return proximal_step(psi, rows, gamma[..., cell.rows, :] if by_agent else gamma)  # type: ignore[index]
 
         return self._each(step, x)
 
@@ -222,9 +223,10 @@ class LocalAgents(ABC):
         return {**self._counts, "bytes": _whole_if_possible(self._counts["bytes"] / (self.n * self._task.trials))}
 
     def restore(self, counts: Mapping[str, float]) -> None:
-        """Set the counts."""
-        self._counts.update({name: _whole_if_possible(counts[name]) for name in self._counts})
-        self._counts["bytes"] = round(counts["bytes"] * self.n * self._task.trials)
+        """Set the counts; one that is missing, because an earlier version did not count it, is unknown from then on."""
+        self._counts.update({name: _whole_if_possible(counts.get(name, math.nan)) for name in self._counts})
+        sent = self._counts["bytes"] * self.n * self._task.trials  # `counts` has divided it
+        self._counts["bytes"] = sent if math.isnan(sent) else round(sent)
         # Samples drawn to inspect a run are drawn again by the run itself, and counted then.
         self._last_named.clear()
         self.leave()
@@ -259,6 +261,7 @@ class LocalAgents(ABC):
 
     def _mix_with_statistics(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Mix tensors with a share of the running statistics appended to each: no more messages, but longer ones."""
+        # Equal shares, padded with zeros, because all tensors of a message have the same shape.
         assert self._running is not None
         held, mixed, width = self.extra_rows[BUFFERS], self._running.mixed_buffers, tensors[0].shape[-1]
         share = -(-mixed // len(tensors))

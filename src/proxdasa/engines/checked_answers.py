@@ -1,15 +1,18 @@
-"""What a problem and a regularizer answer, refused if it has another shape than it should.
+"""Checks of what a problem, a regularizer, a compressor and a method return: a wrong shape is refused.
 
-A user's own may give one: it would broadcast, and the run would end with other numbers, without a word.
+A user's own code may return one. It would broadcast, and the run would end with wrong numbers and no error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor
 
-from proxdasa.contracts import Evaluation, Problem, Regularizer, partial_grad_of
+from proxdasa.contracts import Algorithm, Compressor, Evaluation, Problem, Regularizer, partial_grad_of
+from proxdasa.devices import form
+from proxdasa.schedules import Number
 
 
 def gradients(problem: Problem, x: Tensor, sample: Tensor, agents: range | None = None) -> Tensor:
@@ -25,7 +28,7 @@ def gradients(problem: Problem, x: Tensor, sample: Tensor, agents: range | None 
 
 
 def evaluation(problem: Problem, x: Tensor) -> Evaluation:
-    """Losses and gradients at x; of a point that all agents share, for each agent or their means."""
+    """Losses and gradients at x; at a point that all agents share, those of each agent or their means."""
     found, trials = problem.evaluate(x), x.shape[0]
     rows = list(dict.fromkeys([x.shape[1], problem.agents]))
     for part, answer, more in (("loss", found.loss, []), ("grad", found.grad, [x.shape[2]])):
@@ -52,8 +55,45 @@ def value(regularizer: Regularizer, x: Tensor) -> Tensor:
     return found
 
 
+def proximal_step(regularizer: Regularizer, x: Tensor, gamma: Number) -> Tensor:
+    """The proximal points of the rows of x, which stays as it is: a method may use it again."""
+    before, found, verb = writes(x), regularizer.prox(x, gamma), f"{type(regularizer).__name__}.prox"
+    if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
+        got = form(found) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{verb} must be {form(x)}, as x is; got {got}")
+    if writes(x) != before:
+        raise ValueError(f"{verb} writes into x; use operations that are not in place")
+    return found
+
+
+def restored(compressor: Compressor, parts: tuple[Tensor, ...], like: Tensor, words: Tensor | None) -> Tensor:
+    """C(x) of rows like these from its parts, which must be those by whose number bytes are counted."""
+    name, d = type(compressor).__name__, like.shape[-1]
+    wanted = [([*like.shape[:-1], part.numbers], part.dtype) for part in compressor.parts(d, like.dtype)]
+    if [(list(part.shape), part.dtype) for part in parts] != wanted:
+        said = ", ".join(f"{shape} of {dtype}" for shape, dtype in wanted)
+        got = ", ".join(map(form, parts))
+        raise ValueError(f"{name}.reduce must give {said}, as {name}.parts says; got {got}")
+    found = compressor.restore(parts, d, words)
+    if found.shape != like.shape or found.dtype != like.dtype:
+        raise ValueError(f"{name}.restore must be {form(like)}, as x is; got {form(found)}")
+    return found
+
+
+def check_state(algorithm: Algorithm, state: Any, x: Tensor, verb: str) -> Any:
+    """Return the state if it is valid: a mistake in a user's own method would surface far from its cause."""
+    what = f"{verb} of {type(algorithm).__name__}"
+    if not isinstance(state, algorithm.State):
+        raise TypeError(f"{what} must return its State; got {type(state).__name__}")
+    for name, given in state._asdict().items():
+        found = form(given) if isinstance(given, Tensor) else type(given).__name__
+        if found != form(x):
+            raise TypeError(f"{what}: {name} must be {form(x)}, as x is; got {found}")
+    return state
+
+
 def writes(x: Tensor) -> int | None:
-    """How often x was written to; torch does not count it in inference mode."""
+    """How often x was written to; None in inference mode, where torch does not count this."""
     return None if x.is_inference() else x._version
 
 

@@ -99,13 +99,13 @@ def compile_block(
 ) -> CompiledBlock:
     """Compile at most ``size`` iterations of a method into one function; NotCompilableError says why that fails.
 
-    The block is recorded from the first iterations, even in a resumed run, so that this uses the same code. ``verbs``
-    returns the verbs for a number of trials; ``first`` is the number of the run's first iteration.
+    The block is recorded from the first iterations, even in a resumed run, so that it uses the same code. ``verbs``
+    returns the methods of the agents for a number of trials; ``first`` is the number of the run's first iteration.
     """
     script, after = record(engine, algorithm, state, size, first)
     trials, problems = len(state[0]), []
-    # Groups of trials fail if something unknown here has a value for each trial, and the method's numbers cannot be
-    # inputs if it uses them where torch takes no tensor.
+    # Groups of trials fail if something that is not known here has a value for each trial. The method's numbers cannot
+    # be inputs if it uses them where torch takes no tensor.
     for count, inputs in dict.fromkeys([(group, True), (trials, True), (trials, False)]):
         try:
             block = _trace(verbs(count), algorithm, state, script, count, inputs, engine.draw)
@@ -147,7 +147,8 @@ def _trace(
         return tuple(now)
 
     numbers, stacked = block.inputs(0, state[0])
-    rows, stacked = [each[:group] for each in state], [each[:group] for each in stacked]
+    # In the layout of `arguments`: torch compiles for that of the tensors with which it records.
+    rows, stacked = ([each[:group].contiguous() for each in some] for some in (state, stacked))
     traced = make_fx(play, tracing_mode="fake", _allow_non_fake_inputs=True)(rows, numbers, stacked)
     nodes = list(traced.graph.nodes)
     _check_operations(nodes)
@@ -223,9 +224,9 @@ def _compile(block: CompiledBlock, state: Any) -> tuple[CompiledBlock, Any]:
 def _translate(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """The recorded operations as machine code, for arguments of the shapes of these examples."""
     load_compiler()
-    # Not torch.compile, which would record again what is recorded, and would guard every call against new shapes,
-    # which takes longer than some kernels. Those are called from C++: a block of one trial's a9a perceptron
-    # has some 200 of them, and Python's calls would take a fifth of its time.
+    # Not torch.compile, which would record again what is recorded already, and check every call for new shapes, which
+    # takes longer than some kernels. Kernels are called from C++: a block of one trial of a9a's perceptron has some 200
+    # of them, and calling them from Python would take a fifth of its time.
     compiled = torch._inductor.compile(graph, list(examples), options={"cpp_wrapper": True})
     return cast("Callable[..., Sequence[Tensor]]", compiled)
 

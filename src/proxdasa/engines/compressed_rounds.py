@@ -12,6 +12,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Compression
 from proxdasa.devices import CPU, send
+from proxdasa.engines.checked_answers import restored
 from proxdasa.samples import COMPRESSION, Words, repeat_names
 
 
@@ -82,7 +83,7 @@ class CompressedRounds:
         old = torch.cat([zero if copy is None else copy for copy in before])
         words = self.draw(number, len(tensors), np.asarray(self._agents), d)
         parts = self._reduce(torch.cat(tensors) - old, words)
-        copies = old + self.compressor.restore(parts, d, words)
+        copies = old + restored(self.compressor, parts, old, words)
         after = torch.split(copies, self._trials)
         pulls = self.weigh(Round(place, number, before, old, after, copies, parts)) - copies
         pairs = zip(tensors, torch.split(pulls, self._trials), strict=True)

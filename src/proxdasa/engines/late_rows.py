@@ -12,55 +12,60 @@ class Aged(NamedTuple):
     """Rows of several ages."""
 
     table: Tensor
-    """``[batch, span · agents, d]``: the present rows of all agents and as many older ones as messages may have."""
+    """``[batch, span · agents, d]``: the current rows of all agents, and those of all ages that messages may have."""
     newest: int
-    """Where the present rows are; those of age a are at newest − a, modulo the span."""
+    """The place of the current rows; those of age a are at newest − a, modulo the span."""
     span: int
     """How many rows of each agent the table has."""
 
     def in_line(self) -> Tensor:
-        """Each agent's rows behind each other, the newest first, ``[batch, agents, span · d]``."""
+        """Each agent's rows joined end to end, the newest first, ``[batch, agents, span · d]``."""
         places = self.table.chunk(self.span, dim=1)
         return torch.cat([places[self.newest - age] for age in range(self.span)], dim=-1)
 
     @staticmethod
     def of_lines(lines: Tensor, span: int) -> Aged:
-        """The same rows again, from such lines."""
+        """The rows from which `in_line` made these lines."""
         newest, *older = lines.chunk(span, dim=-1)
         return Aged(torch.cat([newest, *reversed(older)], dim=1), 0, span)
 
 
 class Ring:
-    """Rows of several ages in one table, each of which takes the place of the oldest.
+    """Rows of several ages in one table, in which new rows take the place of the oldest.
 
-    ``names`` are those of all but the oldest among the extra rows, for each tensor from the newest on.
+    All but the oldest are also extra rows of the engine. ``names`` are their names there, for each tensor from the
+    newest on. ``counter`` is the name of another extra row, with the place of the newest: a product adds its terms in
+    the order of the table, and a run that continues from a checkpoint must add them in the same order.
     """
 
-    def __init__(self, table: Tensor, span: int, names: list[str], trials: int) -> None:
+    def __init__(self, table: Tensor, span: int, names: list[str], trials: int, newest: int, counter: str) -> None:
         self._places = table.chunk(span, dim=1)
         self._names, self._views = names, [part.chunk(span, dim=1) for part in torch.split(table, trials)]
         self._aged = [Aged(table, newest, span) for newest in range(span)]
-        self._extra: dict[int, dict[str, Tensor]] = {}  # for each place of the newest, once it was there
-        self._newest = 0
+        self._extra: dict[int, dict[str, Tensor]] = {}  # the extra rows, for each place of the newest
+        self._newest, self._counter = newest, counter
 
     def fits(self, x: Tensor, rows: dict[str, Tensor]) -> bool:
-        """Whether it has rows like x, and the extra rows are still its own.
+        """Whether its rows have the shape of x, and the extra rows are still views of its table.
 
-        If they are not, the run has gone back, or agents have been out. Then none of them is: one tells of all.
+        They are not if the run was rewound or agents were out. Both replace all extra rows, so it is enough to look at
+        one of them.
         """
         return rows.get(self._names[0]) is self._views[0][self._newest] and self._places[0].shape == x.shape
 
     def turn(self) -> None:
-        """Let the oldest place be that of the newest rows."""
+        """Make the place of the oldest rows that of the newest."""
         self._newest = (self._newest + 1) % len(self._places)
 
     def put(self, x: Tensor, rows: dict[str, Tensor]) -> Aged:
-        """Let x be the newest rows, and all but the oldest the extra rows."""
+        """Store x as the newest rows, and make all but the oldest rows the extra rows."""
         newest = self._newest
         if newest not in self._extra:
             ages = range(len(self._places) - 1)
             views = [view[newest - age] for view in self._views for age in ages]
             self._extra[newest] = dict(zip(self._names, views, strict=True))
+            if self._counter:
+                self._extra[newest][self._counter] = torch.full_like(views[0][..., :1], newest)
         self._places[newest].copy_(x)
         rows.update(self._extra[newest])
         return self._aged[newest]
@@ -70,11 +75,12 @@ class Ring:
 class LateRows:
     """What each agent sent in its last ``count`` iterations, among the extra rows of the engine.
 
-    They are named by the place of the round in an iteration, the tensor and the age. If agents pause, there is also 1
-    for those that have sent something, and 0 for those that have been out since the start.
+    Each of these rows is named by the place of the round in an iteration, the tensor and the age. If agents may be out,
+    there is also a row that is 1 for agents that have sent something, and 0 for those that were out from the start;
+    otherwise there is a row with the place of the newest rows in their ring.
 
-    The extra rows are views of a table that has one age more. So they are valid until the end of the next iteration,
-    which can be undone; who needs them for longer makes a copy.
+    The extra rows are views of a table that has one age more, so they are overwritten only after the next iteration,
+    which can therefore be undone. Code that needs them for longer must copy them.
     """
 
     def __init__(self, count: int, trials: int, pauses: bool) -> None:
@@ -87,11 +93,11 @@ class LateRows:
         self._place = 0
 
     def leave(self) -> None:
-        """Be where no iteration has begun."""
+        """Leave the iteration: nothing is late before the next one begins."""
         self._place = None
 
     def go_on(self, x: Tensor, rows: dict[str, Tensor]) -> None:
-        """Go on to the next round of the iteration, after one with tensors like x."""
+        """Continue with the next round of the iteration, after one with tensors like x."""
         if self._place is None:
             return
         if self._pauses:
@@ -99,16 +105,16 @@ class LateRows:
         self._place += 1
 
     def take_all(self, x: Tensor, rows: dict[str, Tensor]) -> Aged | None:
-        """The same as `take` for all tensors of a round, stacked; then goes on to the next round."""
+        """The same as `take` for all tensors of a round, stacked; then continues with the next round."""
         aged = self.take(x, rows)
         self.go_on(x, rows)
         return aged
 
     def take(self, x: Tensor, rows: dict[str, Tensor], first: int = 0) -> Aged | None:
-        """Rows ``[tensors · trials, agents, d]`` with the older ones of their place, after which they are the latest.
+        """Rows ``[tensors · trials, agents, d]`` and the older ones sent in their place; stores these as the newest.
 
-        ``first`` is the number of the first of the tensors in this round. None before the first iteration, where
-        nothing is older.
+        ``first`` is the number of the first of these tensors in the round. Returns None before the first iteration,
+        when there are no older rows.
         """
         if self._place is None:
             return None
@@ -120,7 +126,7 @@ class LateRows:
         return ring.put(x, rows)
 
     def _begin(self, x: Tensor, place: int, rows: dict[str, Tensor], first: int) -> Ring:
-        """A ring with what was sent before x; where nothing was, x itself."""
+        """A ring with what was sent before x, or with x itself in its place where nothing was sent."""
         tensors, ages = range(first, first + len(x) // self._trials), range(1, self._count + 1)
         names = [f"late.{place}.{i}.{age}" for i in tensors for age in ages]
         parts = [part for part in torch.split(x, self._trials) for _ in ages]
@@ -128,5 +134,8 @@ class LateRows:
         if self._pauses and f"late.{place}" in rows:
             sent = rows[f"late.{place}"] > 0
             older = [torch.where(sent, *pair) for pair in zip(older, parts, strict=True)]
-        by_age = [torch.cat(older[age :: self._count]) for age in range(self._count)]
-        return Ring(torch.cat([x, *reversed(by_age)], dim=1), self._count + 1, names, self._trials)
+        span, counter = self._count + 1, "" if self._pauses else f"late.{place}.{first}"
+        newest = (int(rows[counter].flatten()[0]) + 1) % span if counter in rows else 0
+        by_age = [x, *(torch.cat(older[age :: self._count]) for age in range(self._count))]
+        table = torch.cat([by_age[(newest - slot) % span] for slot in range(span)], dim=1)
+        return Ring(table, span, names, self._trials, newest, counter)

@@ -104,7 +104,7 @@ class ExactProduct:
         matrix.sort_indices()
         counts = np.diff(matrix.indptr)
         self._rows = matrix.shape[0]
-        self._terms = []  # for each s, the s-th terms of all rows that have as many
+        self._terms = []  # for each s, the s-th terms of all rows that have one
         # Term by term and not row by row: a ring takes three passes whatever its size, and each row still adds its own
         # terms in ascending order.
         for s in range(int(counts.max(initial=0))):

@@ -32,21 +32,22 @@ ROWS = 128
 """The most rows of a variable for which steps are taken in slices: those of more rows are so narrow that they take
 longer than whole steps (measured: twice as long with 4,096 agents, five times with 131,072)."""
 GROUPS = 16
-"""Groups of agents, at most: with more of them, gradients would take little less memory, and longer."""
+"""The most groups of agents: with more of them, gradients would take longer and hardly less memory."""
 
 
 def in_slices(algorithm: Algorithm, regularizer: Regularizer, rows: int, dim: int) -> bool:
-    """Whether the steps of a method on variables of so many rows, trials × agents, may be taken in slices, and pay."""
-    # Said by the class itself: one that inherits from it may do something else.
+    """Whether steps on variables of this size can be taken in slices, and gain from it; rows are trials × agents."""
+    # The class itself must declare it: a class that inherits the claim may have another step.
     method = "facts" in vars(type(algorithm)) and algorithm.facts.coordinatewise
     return rows <= ROWS and rows * dim >= LARGE and method and is_separable(regularizer)
 
 
 @final
 class SlicedAgents:
-    """The verbs of all agents, or of a group of them, for a slice of coordinates, with gradients computed beforehand.
+    """The methods of all agents, or of a group of them, for a slice of coordinates; gradients are computed beforehand.
 
-    What a group mixes waits: tensors without values stand in for it, of which torch refuses to use any.
+    A group cannot mix before all groups have taken their step. Until then meta tensors, which have no values, stand in
+    for what it mixes, so a step that computes with it is noticed.
     """
 
     def __init__(self, engine: LocalAgents, verbs: Verbs, trials: int, group: range | None = None) -> None:
@@ -58,7 +59,7 @@ class SlicedAgents:
         self._answer: Tensor | None = None
         self._counted: Tensor | None = None
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
-        """What stands in for a mixed tensor, the tensor, and how often it had been changed in place."""
+        """For each tensor to be mixed: its stand-in, the tensor, and how often it had been changed in place."""
 
     @cached_property
     def groups(self) -> Sequence[SlicedAgents]:
@@ -69,13 +70,13 @@ class SlicedAgents:
         return [SlicedAgents(self._engine, self._verbs, self._trials, part) for part in parts]
 
     def count(self, x: Tensor, step: Callable[[], object]) -> None:
-        """Count the messages of a step, as those of a variable x."""
+        """Call a step on a slice, and count its messages as if whole rows like x were sent."""
         self._counted = x
         step()
         self._counted = None
 
     def with_answer(self, answer: Tensor | None) -> SlicedAgents:
-        """The agents of a slice whose gradient is known, if there is one."""
+        """Agents for one slice, with the slice of the gradient; None if it is not known or not needed."""
         own = copy.copy(self)
         own._answer, own.questions, own._waiting = answer, [], []
         return own

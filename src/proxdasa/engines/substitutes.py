@@ -1,4 +1,4 @@
-"""Sparse products with W_r in which weights stay as they are, and a receiver's own row stands in for a missing one."""
+"""Sparse products with W_r that keep the weights of W: the receiver's own row replaces a row that is missing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from proxdasa.devices import CPU, send
 
 BYTE = 256
 EIGHT = torch.arange(8, dtype=torch.uint8).view(8, 1, 1)
-"""A byte has the links that are up in eight rounds."""
+"""Shifts that unpack a byte, which says for one link in which of eight rounds it is up."""
 
 
 class Substitutes:
-    """Which row of a table each term of a product has, in every round.
+    """Which row of a table each term of a product uses, in every round.
 
         (W_r x)_i = W_ii x_i + Σ_j W_ij (x_j if the link is up, else x_i)
 
-    is the product with W_r, and has the weights of W: only places change, which costs less than to make new weights
-    and their sums. ``columns`` are the places of all terms where every link is up, ``own`` those of their receivers,
-    ``links`` and ``messages`` the numbers of their links and directed links (of any for an agent's own row, and −1).
-    Tables have ``width`` rows for each trial.
+    is the product with W_r, written with the weights of W. From round to round only the places of rows change, which
+    costs less than to compute new weights and their sums. ``columns`` are the places of all terms if every link is up,
+    ``own`` the places of their receivers, ``links`` the numbers of their links and ``messages`` those of their directed
+    links. For an agent's own row the link is arbitrary and the message −1. Tables have ``width`` rows for each trial.
     """
 
     def __init__(
@@ -47,22 +47,22 @@ class Substitutes:
         self._up, self._places = torch.empty(0), torch.empty(0)
         self._block, self._ages = -1, torch.empty(0)
         self._pace = (-1, 0, 0)
-        self._late = (0, torch.empty(0))  # the moment of the first of some rounds, and the places in all of them
+        self._late = (0, torch.empty(0))  # which of the eight rounds late places begin with, and those places
 
     def places(self, weather: Weather, number: int) -> Tensor:
-        """The places of all terms in a round with this number, ``[trials, terms]``, in tables one behind the other."""
+        """The places of all terms in a round, ``[trials, terms]``; the tables of all trials are stacked into one."""
         moment = self._look(weather, number)
         return self._places[moment]
 
     def up(self, weather: Weather, number: int) -> Tensor:
-        """1 for terms whose link is up and 0 for others, ``[trials, terms]``; anything for an agent's own."""
+        """1 for terms whose link is up and 0 for others, ``[trials, terms]``; an agent's own term may have either."""
         moment = self._look(weather, number)
         return self._up[moment]
 
     def late_places(self, weather: Weather, number: int, newest: int, span: int) -> Tensor:
-        """The same in tables with rows of several ages, ``span`` for each agent and trial (see `Aged`)."""
+        """The places in tables with rows of several ages, ``span`` for each agent and trial (see `Aged`)."""
         moment = self._look(weather, number)
-        # In the next rounds the newest rows will be in the next places, if all goes on like this.
+        # The newest rows usually move by one place in each round, so the places of the next rounds are made with these.
         pace = (number - moment, (newest - moment) % span, span)
         first, made = self._late
         if pace != self._pace or not 0 <= moment - first < len(made):
@@ -71,12 +71,13 @@ class Substitutes:
         return made[moment - first]
 
     def _make_late_places(self, weather: Weather, number: int, newest: int, span: int, moment: int) -> Tensor:
-        """Those of this round, and of the next ones that `_look` has made places for."""
+        """The late places of this round, and of the next ones for which `_look` has made places."""
         place = number % BLOCK
         count = min(8 - moment, BLOCK - place)
         ages = self._ages_of(weather, number, span)[place : place + count]
-        ages = ages * self._up[moment : moment + count]  # what stands in for a row is new
-        # Slots are newest − age, modulo span. Where unsigned numbers are too large by one span, less it is smaller.
+        ages = ages * self._up[moment : moment + count]  # a row that replaces a missing one has age 0
+        # Slots are newest − age, modulo span. To stay positive, a span is added first. The minimum takes it off where
+        # it was not needed: elsewhere subtracting it wraps around to a large unsigned number.
         slots = ((newest + torch.arange(count, device=ages.device)) % span + span).to(ages.dtype).view(-1, 1, 1) - ages
         slots = torch.minimum(slots, slots - span) if slots.dtype == torch.uint8 else slots % span
         places = torch.add(self._places[moment : moment + count], slots.to(torch.int32), alpha=self._width)
@@ -85,17 +86,19 @@ class Substitutes:
         return places
 
     def _look(self, weather: Weather, number: int) -> int:
-        """Make the places of eight rounds, one of which has this number; which one it is."""
+        """Make the places of the eight rounds that include this one; returns which of the eight it is."""
         spell, place = weather.look(number)
         byte, moment = divmod(place, 8)
         if spell is not self._spell:
-            # Eight rounds to a byte, and all of a spell to a word, so that finding each term's link moves one number.
+            # Eight rounds fit into a byte and all rounds of a spell into a 64-bit word, so that looking up the link of
+            # a term moves a single number.
             packed = np.packbits(spell.up.numpy(), axis=-1, bitorder="little")
             words = np.zeros((*packed.shape[:2], BLOCK // 8), dtype=np.uint8)
             words[..., : packed.shape[-1]] = packed
             terms = torch.from_numpy(words.view(np.int64)).index_select(1, self._links)
             self._bytes = terms.view(torch.uint8).permute(2, 0, 1).contiguous()
             self._spell, self._byte = spell, -1
+        # If the same links are up as in the eight rounds before, their places are reused.
         if byte != self._byte and (self._byte < 0 or not torch.equal(self._bytes[byte], self._bytes[self._byte])):
             up = (self._bytes[byte] >> EIGHT).bitwise_and_(1)
             self._late = (0, torch.empty(0))
@@ -121,7 +124,7 @@ class Substitutes:
         block = number // BLOCK
         if self._block != block:
             ages = weather.ages(block).permute(1, 2, 0).to(torch.uint8 if span < BYTE // 2 else torch.int32)
-            if len(self._messages) < ages.shape[1]:  # some agents live elsewhere
+            if len(self._messages) < ages.shape[1]:  # some agents are in other processes
                 ages = ages.index_select(1, self._messages)
             terms = ages.new_zeros(weather.trials, len(self._links), BLOCK).index_copy_(1, self._received, ages)
             self._block, self._ages = block, send(terms.permute(2, 0, 1).contiguous(), self._device)

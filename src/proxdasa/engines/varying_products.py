@@ -19,8 +19,8 @@ from proxdasa.engines.products import Product, dense_pays
 from proxdasa.engines.substitutes import Substitutes
 
 AT_ONCE = 2**18
-"""Entries of matrices that are made at once: many, because each operation takes some microseconds, but not more than
-fit into a processor's cache."""
+"""How many entries of matrices are made at once: many, because each operation has a fixed cost of some microseconds,
+but not more than fit into a processor's cache."""
 
 
 class VaryingProduct:
@@ -44,7 +44,7 @@ class VaryingProduct:
         rounds: Sequence[csr_array] = (),
         device: torch.device = CPU,
     ) -> None:
-        # With a diagonal, stored even where it is zero: that is where the weight of missing links goes.
+        # The diagonal is stored even where it is zero, because the weight of missing links goes there.
         own = csr_array(eye_array(len(columns)).tocsr()[np.searchsorted(columns, np.arange(here.start, here.stop))])
         places = csr_array(abs(matrix) + own)
         places.sort_indices()
@@ -107,9 +107,9 @@ class VaryingProduct:
         return lambda x: self(x, matrix)
 
     def at_ages(self, weather: Weather, number: int, x: Aged) -> Product:
-        """The product of a round with rows of the ages of the messages they come in; an agent has its own as it is.
+        """The product of a round in which each message carries a row of its own age; an agent's own row is current.
 
-        It is a product with tables like that of x, whose newest rows are in the same place.
+        It applies to tables like that of x, whose newest rows are in the same place.
         """
         if self._substitutes:
             places = self._substitutes.late_places(weather, number, x.newest, x.span)
@@ -126,12 +126,12 @@ class VaryingProduct:
         return in_order
 
     def _look_late(self, weather: Weather, number: int, newest: int, span: int) -> Tensor:
-        """W_r on a table with rows of several ages, ``[trials, rows, span · columns]``, whose newest are in this place.
+        """W_r for a table of rows of several ages, ``[trials, rows, span · columns]``, whose newest are in this place.
 
-        In exact mode the places of all entries in such a table, ``[trials, entries]``.
+        In exact mode these are the places of all entries in such a table, ``[trials, entries]``.
         """
         at = weather.look(number)[1] - self._first
-        # In the next rounds the newest rows will be in the next places, if all goes on like this.
+        # The newest rows usually move by one place in each round, so those of the next rounds are made together.
         pace = (number - at, (newest - at) % span, span)
         first, made = self._late
         if pace != self._pace or not 0 <= at - first < len(made):
@@ -142,7 +142,7 @@ class VaryingProduct:
     def _make_late(
         self, weather: Weather, number: int, newest: int, span: int, matrices: Sequence[Tensor]
     ) -> Sequence[Tensor]:
-        """The same for this round and the next ones, as far as their matrices and ages are at hand."""
+        """The same for this round and for those of the next ones whose matrices and ages are known already."""
         place, entries = number % BLOCK, len(self._source)
         most = AT_ONCE // (weather.trials * entries * (span if self._dense else 1))
         matrices = matrices[: max(1, min(most, BLOCK - place))]
@@ -168,7 +168,7 @@ class VaryingProduct:
         noise = self._draw_noise(weather, number, batch // trials * d)
         if self._substitutes:
             weights = self._substitutes.up(weather, number) * self._values[number % len(self._values)]
-            # The messages to a row are one behind the other, so that its sum is a bag.
+            # The messages to a row are consecutive, so their sum is a bag of embedding_bag.
             trial = torch.arange(trials, device=product.device).unsqueeze(-1)
             starts = self._firsts.beside(product) + trial * links
             sums = torch.nn.functional.embedding_bag(
@@ -177,7 +177,7 @@ class VaryingProduct:
                 per_sample_weights=weights.index_select(1, self._weighted.beside(weights)).flatten(),
             ).view(trials, rows, -1, d)  # fmt: skip
             return product.add_(sums.permute(2, 0, 1, 3).reshape(batch, rows, d))
-        # Each term is rounded before it is added, as exact mode asks for.
+        # Each term is rounded before it is added, as exact mode requires.
         weights = self.matrix(weather, number).flatten(1)
         weighted = noise * weights.index_select(1, self._weighted.beside(weights)).unsqueeze(-1)
         weighted = weighted.view(trials, -1, batch // trials, d).permute(2, 0, 1, 3).reshape(batch, -1, d)

@@ -1,4 +1,4 @@
-"""Small messages: agents send what their neighbours' copies of their rows lack, compressed."""
+"""Small messages: agents send, compressed, how their rows differ from the copies that their neighbours have."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CompressedGossip:
         ...     problem,
         ...     networks.ring(4),
         ...     mixing=proxdasa.CompressedGossip(compressors.TopK(0.2), step=0.3),
-        ...     iterations=500,
+        ...     iterations=300,
         ... )
         >>> result.x[0, 2, :3].round(decimals=3)
         tensor([30., 31., 32.])
@@ -60,7 +60,7 @@ class CompressedGossip:
 
     @property
     def steps(self) -> tuple[float, ...]:
-        """γ for each vector; a single one is for all."""
+        """γ for each vector; a single one applies to all."""
         return tuple(self.step) if isinstance(self.step, Sequence) else (self.step,)
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from proxdasa.checks import check_count
+from proxdasa.checks import check_count, invalid
 from proxdasa.contracts import Compression, Mixing
 from proxdasa.mixing.gossip import Gossip
 
@@ -18,8 +18,8 @@ class Every:
 
         mix(X) = mixing(X) if k + 1 is a multiple of ``period``, else X
 
-    Sums over neighbours then have an agent's own row in place of theirs, as if every link were down. A method with
-    local steps of its own (`contracts.Facts.sends_every`) sends in the iterations in which both do.
+    In the other iterations, sums over neighbours have an agent's own row in place of theirs, as if every link were
+    down. A method with its own local steps (`contracts.Facts.sends_every`) sends only in iterations in which both send.
 
     The theory of the paper's methods assumes that every iteration mixes; with local steps their step sizes usually have
     to be smaller, and agents whose data differ drift apart in between.
@@ -42,6 +42,8 @@ class Every:
 
     def __post_init__(self) -> None:
         check_count(self.period, "period")
+        if isinstance(self.mixing, type) or not callable(getattr(self.mixing, "rounds_for", None)):
+            raise invalid("mixing", "a mixing, such as Gossip(1)", self.mixing)
 
     @property
     def varies(self) -> bool:
@@ -55,7 +57,7 @@ class Every:
         return found
 
     def rests(self, k: int) -> bool:
-        """Whether iteration k sends nothing; a mixing that rests too sends in the iterations in which both do."""
+        """Whether iteration k sends nothing, because of this mixing or of the one that it contains."""
         inner: Callable[[int], bool] | None = getattr(self.mixing, "rests", None)
         return (k + 1) % self.period != 0 or (inner is not None and inner(k))
 

@@ -12,8 +12,6 @@ from torch import Tensor
 from proxdasa.checks import invalid
 
 Rounds = int | Literal["auto"]
-MOST = 100_000
-"""Rounds in a step, at most: a larger number is a slip, and preparing so many would take minutes without a word."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Gossip:
 
     rounds: Rounds = 1
     varies: ClassVar[bool] = True
-    """Whether W may differ from round to round: a product of matrices is all that is needed."""
+    """Whether W may differ from round to round; it may, because W^m is then a product of the matrices of m rounds."""
 
     def __post_init__(self) -> None:
         check_rounds(self.rounds)
@@ -49,11 +47,11 @@ class Gossip:
 
 
 def check_rounds(rounds: Rounds) -> None:
-    """Refuse anything but a whole number from 1 to `MOST` or "auto"."""
-    if rounds != "auto" and (not isinstance(rounds, int) or isinstance(rounds, bool) or not 1 <= rounds <= MOST):
-        raise invalid("rounds", f'a whole number from 1 to {MOST:,}, or "auto"', rounds)
+    """Refuse anything but a whole number of at least 1 or "auto"."""
+    if rounds != "auto" and (not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1):
+        raise invalid("rounds", 'a whole number of at least 1, or "auto"', rounds)
 
 
 def ceil(x: float) -> int:
-    """Round up, but not on account of rounding errors in ρ: 1.0000000000000002 gives 1."""
+    """Round up, but ignore rounding errors in ρ: 1.0000000000000002 gives 1."""
     return math.ceil(x - 1e-9 * x)

@@ -12,8 +12,8 @@ exchanges values with a_l agents of part l, one of each of its blocks of (k+1)^{
 
     w = |V_l| / (a_l Σ_{j≥l} |V_j|)
 
-so that the mean of the later parts becomes that of all agents, and so does the mean of each block of part l. Last, the
-blocks find their means, as soon as each part has had its turn.
+so that the mean of the later parts becomes that of all agents, and so does the mean of each block of part l. Finally,
+once its part has had its turn, each block finds its mean.
 """
 
 import functools

@@ -14,12 +14,12 @@ from proxdasa.checks import check_count, invalid
 from proxdasa.networks.graphs import check_size
 from proxdasa.networks.network import Network
 from proxdasa.networks.recipes import builder
-from proxdasa.networks.weights import weigh_links
+from proxdasa.networks.weights import check_graph, weigh_links
 
 
 @builder
 def one_peer_hypercube(agents: int) -> tuple[csr_array, ...]:
-    """A hypercube of which each round uses one dimension: agent i averages with agent i xor 2^r (weights ½ and ½).
+    """A hypercube, one dimension in each round: agent i averages with agent i xor 2^r (weights ½ and ½).
 
     One message per agent and round, and the exact mean after log₂ n rounds. ``agents`` must be a power of two.
 
@@ -50,9 +50,10 @@ def random_matchings(graph: "nx.Graph[int]", rounds: int = 64, seed: int = 0) ->
         (16, True)
     """
     check_count(rounds, "rounds")
-    if not isinstance(graph, nx.Graph) or sorted(graph.nodes) != list(range(len(graph))):
+    check_graph(graph)
+    if sorted(graph.nodes) != list(range(len(graph))):
         raise invalid("graph", "a networkx graph with nodes 0, …, n−1", graph)
-    edges = np.array([sorted(edge) for edge in graph.edges if edge[0] != edge[1]])
+    edges = np.array([sorted(edge) for edge in graph.edges if edge[0] != edge[1]], dtype=np.int64).reshape(-1, 2)
     random = np.random.default_rng(seed)
     drawn = []
     for _ in range(rounds):
@@ -61,13 +62,13 @@ def random_matchings(graph: "nx.Graph[int]", rounds: int = 64, seed: int = 0) ->
             if free[i] and free[j]:
                 free[[i, j]] = False
                 pairs.append((i, j))
-        drawn.append(_pairs(len(graph), *np.array(pairs).T))
+        drawn.append(_pairs(len(graph), *np.array(pairs, dtype=np.int64).reshape(-1, 2).T))
     return tuple(drawn)
 
 
 @builder
 def alternating(networks: Sequence[Network]) -> tuple[csr_array, ...]:
-    """Given networks in turn, one in each round.
+    """Given networks in turn, one in each round; each is one that does not change.
 
     Examples:
         >>> network = networks.alternating([networks.ring(6), networks.star(6)])
@@ -76,6 +77,8 @@ def alternating(networks: Sequence[Network]) -> tuple[csr_array, ...]:
     """
     if len({network.n for network in networks}) != 1:
         raise invalid("networks", "a list of networks of one size", [str(network.label) for network in networks])
+    if changing := [network.label for network in networks if network.rounds]:
+        raise ValueError(f"networks in turn must not change themselves, but {changing[0]} has a matrix for each round")
     return tuple(network.W for network in networks)
 
 

@@ -16,7 +16,7 @@ from proxdasa import memory_budget
 from proxdasa.checks import check_count, check_probability, check_whole, invalid
 from proxdasa.networks.matrix_checks import check_dense, check_matrix
 from proxdasa.networks.recipes import builder
-from proxdasa.networks.weights import Graph, Weights, constant, metropolis
+from proxdasa.networks.weights import Graph, Weights, check_graph, constant, metropolis
 
 AGENT, EDGE = 600, 500
 """Bytes of memory for each agent and each edge while a graph is made into a network (measured)."""
@@ -111,7 +111,7 @@ def grid(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
 
 @builder
 def torus(rows: int, columns: int, weights: Weights = metropolis) -> csr_array:
-    """A grid whose opposite sides are joined; a side of one or two agents is already joined to itself.
+    """A grid whose opposite sides are joined; along a side of one or two agents there is nothing to join.
 
     Examples:
         >>> networks.torus(3, 4)
@@ -234,14 +234,7 @@ def from_graph(graph: Graph, weights: Weights = metropolis) -> csr_array:
         >>> networks.from_graph(networkx.petersen_graph())
         from_graph(10 agents, 15 edges): 10 agents, 15 edges, rho=0.5000
     """
-    if not isinstance(graph, nx.Graph):
-        raise TypeError(f"graph must be an undirected networkx.Graph; got {type(graph).__name__}")
-    if graph.is_directed():
-        raise ValueError("graph is directed, but messages go both ways: use graph.to_undirected()")
-    if graph.is_multigraph():
-        raise ValueError("graph is a multigraph, but two agents share one edge: use networkx.Graph(graph)")
-    if len(graph) == 0:
-        raise ValueError("graph is empty: at least one agent is needed")
+    check_graph(graph)
     return weights(_number_nodes(graph))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array, triu
 
-from proxdasa.networks.matrix_checks import check_matrix, check_weights
+from proxdasa.networks.matrix_checks import TOLERANCE, check_matrix, check_weights
 from proxdasa.networks.spectrum import rho, rho_of_rounds, smallest
 
 
@@ -50,8 +50,16 @@ class Network:
         object.__setattr__(self, "W", check_matrix(self.W))
         if self.rounds:
             object.__setattr__(self, "rounds", tuple(check_weights(each) for each in self.rounds))
+            self._check_mean()
             if not self.rho < 1:
                 raise ValueError("the matrices of all rounds together do not bring the agents closer to each other")
+
+    def _check_mean(self) -> None:
+        """Refuse a W that is not the mean of all rounds: messages go along its edges only."""
+        rounds = self.rounds
+        same = all(each.shape == self.W.shape for each in rounds)
+        if not same or abs(self.W - sum(rounds[1:], start=rounds[0]) / len(rounds)).max() > TOLERANCE:
+            raise ValueError("W must be the mean of the matrices of all rounds")
 
     @property
     def n(self) -> int:

@@ -151,8 +151,21 @@ def weigh_links(n: int, left: NDArray[Any], right: NDArray[Any], weights: NDArra
     return _with_self_weights(coo_array((np.concatenate([weights, weights]), ends), shape=(n, n)))
 
 
+def check_graph(graph: object) -> None:
+    """Refuse anything but an undirected graph with at most one edge between two agents."""
+    if not isinstance(graph, nx.Graph):
+        raise TypeError(f"graph must be an undirected networkx.Graph; got {type(graph).__name__}")
+    if graph.is_directed():
+        raise ValueError("graph is directed, but messages go both ways: use graph.to_undirected()")
+    if graph.is_multigraph():
+        raise ValueError("graph is a multigraph, but two agents share one edge: use networkx.Graph(graph)")
+    if len(graph) == 0:
+        raise ValueError("graph is empty: at least one agent is needed")
+
+
 def _adjacency(graph: Graph) -> tuple[coo_array, NDArray[np.int64]]:
     """The adjacency matrix without self-loops, and the degrees."""
+    check_graph(graph)
     A = coo_array(nx.to_scipy_sparse_array(graph, weight=None, dtype=np.dtype(np.float64), format="coo"))
     others = A.row != A.col
     A = coo_array((A.data[others], (A.row[others], A.col[others])), shape=A.shape)

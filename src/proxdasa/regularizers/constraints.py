@@ -42,7 +42,7 @@ def onto_simplex(x: Tensor, total: float) -> Tensor:
 @final
 @dataclass(frozen=True)
 class NonNegative:
-    """The indicator of {x ≥ 0}, with prox(x) = max(x, 0); a cone has no size, so its slack is √ε itself.
+    """The indicator of {x ≥ 0}, with prox(x) = max(x, 0); its tolerance is √ε, because a cone has no size.
 
     Examples:
         >>> regularizers.NonNegative().prox(torch.tensor([3.0, -1.0]), gamma=0.5)

@@ -15,6 +15,8 @@ from proxdasa.engines.messages.gloo import join_torch
 from proxdasa.engines.messages.mpi import MPI
 from proxdasa.engines.messages.transport import CPU, Transport
 
+LONGEST = 1e9
+"""The longest timeout in seconds, some thirty years; gloo and sockets cannot count much further."""
 GRACE = 1.0
 """Seconds in which other processes that met the same error can report it before MPI ends them all."""
 PATIENCE = 10.0
@@ -40,8 +42,8 @@ def connect(
         >>> processes is None  # this process was started on its own, not by torchrun or mpiexec
         True
     """
-    if not timeout > 0:
-        raise ValueError(f"timeout must be a positive number of seconds; got {timeout}")
+    if not 0 < timeout <= LONGEST:
+        raise ValueError(f"timeout must be a positive number of seconds, at most {LONGEST:g}; got {timeout}")
     device = torch.device(device)
     if "RANK" in os.environ:
         _refuse_tls()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,15 +42,38 @@ def handle(act: Callable[[int], None], once: bool = False) -> Iterator[None]:
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Context manager: the first signal raises KeyboardInterrupt; later ones are ignored, so that results get saved."""
+    """Context manager: the first signal raises KeyboardInterrupt; later ones are ignored, so that results get saved.
 
-    def interrupt(_number: int) -> None:
-        for number in ASKING:
-            signal.signal(number, signal.SIG_IGN)
+    Python reports and drops an exception that is raised in a finalizer or a callback of the garbage collector. If it
+    drops the interruption, the signal is sent again a moment later.
+    """
+    heard: list[int] = []
+    timers: list[threading.Timer] = []
+    hook = sys.unraisablehook
+
+    def interrupt(number: int) -> None:
+        heard.append(number)
+        for each in ASKING:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    with handle(interrupt):
-        yield
+    def repeat(dropped: sys.UnraisableHookArgs) -> None:
+        if not (heard and isinstance(dropped.exc_value, KeyboardInterrupt)):
+            hook(dropped)
+            return
+        signal.signal(heard[-1], lambda number, _: interrupt(number))
+        # From a thread and not at once: this hook may be called in the finalizer itself.
+        timers.append(threading.Timer(PAUSE, os.kill, (os.getpid(), heard[-1])))
+        timers[-1].start()
+
+    sys.unraisablehook = repeat
+    try:
+        with handle(interrupt):
+            yield
+    finally:
+        sys.unraisablehook = hook
+        for timer in timers:
+            timer.cancel()
 
 
 @contextmanager

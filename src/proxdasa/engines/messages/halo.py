@@ -48,7 +48,7 @@ class Buffers(NamedTuple):
     own: Tensor
     """The rows of the table that live here."""
     theirs: dict[int, Tensor]
-    """Those of each peer."""
+    """The rows of the table that belong to each peer."""
 
 
 class Late(NamedTuple):
@@ -67,9 +67,9 @@ class Crossing(NamedTuple):
     own: Tensor
     theirs: Tensor
     out: Tensor
-    """The numbers of the links in the direction out, among directed links (see `Weather.noise`)."""
+    """The numbers of the links in the outgoing direction, among directed links (see `Weather.noise`)."""
     into: Tensor
-    """Those in the direction in."""
+    """The numbers of the links in the incoming direction."""
 
 
 @dataclass(frozen=True)

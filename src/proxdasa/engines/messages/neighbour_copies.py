@@ -42,6 +42,7 @@ class NeighbourCopies:
             agents = halo.columns[rows]
             words = self._draw(sent.number, len(sent.after), agents, d) if self._compressor.receiver_draws else None
             table[:, rows] += self._compressor.restore(packing.unpack(messages[:, rows], parts), d, words)
+        # Writing into the stored table is safe: if this round is undone, `_table` no longer recognises its copies.
         table[:, halo.own] = sent.copies
         if sent.place is not None:
             self._held[sent.place] = sent.after, table
@@ -55,4 +56,4 @@ class NeighbourCopies:
         held = None if sent.place is None else self._held.get(sent.place)
         if held and len(held[0]) == len(sent.before) and all(map(operator.is_, held[0], sent.before)):
             return held[1]
-        return self._neighbourhood.table(old).clone()
+        return self._neighbourhood.table(old).clone()  # a copy, because the next exchange reuses the buffer

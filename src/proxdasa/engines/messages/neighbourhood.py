@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,10 +23,16 @@ from proxdasa.engines.products import ExactProduct, adjacency, product
 from proxdasa.engines.varying_products import VaryingProduct
 
 TURNS = 2**16
-"""Messages number their rounds modulo this: a number that every floating-point type of a message can hold."""
+"""Exchanges are numbered modulo this, so that a header in single precision holds their numbers exactly."""
+
+APART = 101
+"""How far apart the numbers of two neighbourhoods begin: with two models, agents that step them in another order than
+others would mix one with the other."""
+_made: WeakKeyDictionary[Transport, int] = WeakKeyDictionary()
+"""How many neighbourhoods were made of the same processes; all make them in the same order, because they agree."""
 
 MEETING = -1
-"""Replaces the round's number in the messages by which agents meet between two steps."""
+"""Takes the place of the exchange's number in messages by which agents meet between two steps."""
 
 Age = Callable[[Tensor], Aged | None]
 """Maps the rows of a round to these and those sent in their place in earlier iterations, if messages may be late."""
@@ -36,9 +43,9 @@ class Neighbourhood:
     """The agents of one process and those that they exchange rows with.
 
     All tensors of a mixing step travel together, in one message to each neighbouring process and round. The header of
-    each message holds the number of its round and, if somebody has asked to stop, how many iterations that send are
-    left. All processes send in the same iterations, whichever these are, so the request reaches all of them before it
-    takes effect, and all stop before the same iteration.
+    each message holds the number of the exchange, which must be the same at both ends, and, if somebody has asked to
+    stop, how many iterations that send are left. All processes send in the same iterations, whichever these are, so the
+    request reaches all of them before it takes effect, and all stop before the same iteration.
     """
 
     def __init__(
@@ -71,7 +78,8 @@ class Neighbourhood:
             self._crossings = self.halo.crossings(network.edges, self.parts, self.agents)
         self.spent = {"wire_bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         # A request to stop is only noted, since a signal may come between any two lines; the next iteration acts on it.
-        self.k, self._asked, self._stop, self._turn = 0, False, None, 0
+        self.k, self._asked, self._stop, self._turn = 0, False, None, _made.get(transport, 0) * APART % TURNS
+        _made[transport] = _made.get(transport, 0) + 1
         self._talks, self._talked = 0, False
 
     k: int
@@ -250,8 +258,8 @@ class Neighbourhood:
                 done, busy = pair if turn == MEETING else reversed(pair)
                 problem = f"{done} stopped after {self.k} steps, and {busy} takes another"
             raise self._peer_error(f"{problem}; all agents must take the same steps")
-        # The numbers of the rounds agree, so the sender is in our iteration, and what is left for it is left for us. If
-        # several have asked, all end up with the earliest stop.
+        # The numbers of the exchanges agree, so the sender is in our iteration, and as many iterations are left for us
+        # as for the sender. If several have asked, all end up with the earliest stop.
         if left:
             told = self._talks + int(left)
             self._stop = told if self._stop is None else min(told, self._stop)
