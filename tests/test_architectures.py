@@ -131,7 +131,7 @@ def test_the_path_is_chosen_and_a_loop_announced_once(name, recwarn):
     assert [each.category for each in recwarn] == [LoopWarning] * (p.path == "loop")
     if p.path == "loop":
         assert Path(recwarn[0].filename).name == "architectures.py", "the line of the caller"
-        assert re.search(r"cannot be stacked \(.+\), so .* trials × agents. Give path=.loop", str(recwarn[0].message))
+        assert re.search(r"cannot be stacked \(.+\), so .* trials × agents. Pass path=.loop", str(recwarn[0].message))
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,50 @@ def test_a_network_that_sees_other_parameters_in_its_backward_pass_is_refused():
         small(Checkpointed)
 
 
+@pytest.mark.parametrize("kind", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_hooks_of_layers_change_gradients(kind):
+    """On the chain they would be ignored, since its linear layers are never called."""
+    chain = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
+    getattr(chain[2], kind)(lambda _layer, grads, *_: (3 * grads[0],))
+    with pytest.warns(LoopWarning, match="its gradients differ under torch.func.vmap"):
+        p = small(chain, dtype=torch.float64)
+    x, sample = p.start(0, 1).expand(1, 3, -1), Samples(p, 0, 1, range(3))(0)
+    module, rows = plain(p, x[0, 0]), sample[0, 1]
+    close(p.grad(x, sample)[0, 1], gradient(module, cross_entropy(module(p._x[rows]), p._y[rows])), **TIGHT)
+
+
+class Changing(nn.Module):
+    """A network whose forward pass does something to itself or to its inputs first."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.layer, self.change = nn.Linear(7, 3), change
+
+    def forward(self, x):
+        self.change(self.layer, x)
+        return self.layer(x.abs())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda _layer, x: x.mul_(2), "Changing changes its inputs in place, and with them the examples"),
+        (lambda layer, _x: layer.weight.data.clamp_(min=0), "Changing changes its parameter layer.weight, as max_norm"),
+        (lambda layer, _x: setattr(layer.bias, "data", 0 * layer.bias.data), "changes its parameter layer.bias"),
+    ],
+)
+def test_forward_passes_that_change_what_they_are_given_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        small(Changing(change))
+
+
+def test_max_norm_is_refused_before_it_bites():
+    """It would write into the rows of x, which are the state of the run."""
+    words = torch.ones(24, 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"Sequential changes its parameter 0\.weight, as max_norm of"):
+        small(nn.Sequential(nn.Embedding(5, 2, max_norm=1e6), nn.Flatten(), nn.Linear(8, 3)), words)
+
+
 class ComplexScale(nn.Module):
     def __init__(self):
         super().__init__()
@@ -184,6 +228,17 @@ class ComplexScale(nn.Module):
         return (self.layer(x) * self.phase).real
 
 
+def with_hook(layer):
+    layer.weight.register_hook(lambda grad: 0 * grad)
+    return layer
+
+
+def with_graph(layer):
+    """As torch.nn.utils.weight_norm leaves a layer."""
+    layer.scaled = 2 * layer.weight
+    return layer
+
+
 def test_parameters_that_fit_into_no_vector_are_refused():
     words = torch.ones(24, 4, dtype=torch.int64)
     for model, x, message in (
@@ -191,6 +246,21 @@ def test_parameters_that_fit_into_no_vector_are_refused():
             nn.LazyLinear(3),
             None,
             r"LazyLinear: the shape of its parameter weight is not known yet; call the network once",
+        ),
+        (
+            nn.Sequential(nn.Linear(7, 3), nn.LazyBatchNorm1d(affine=False)),
+            None,
+            r"Sequential: the shape of its buffer 1.running_mean is not known yet; call the network once",
+        ),
+        (
+            with_hook(nn.Linear(7, 3)),
+            None,
+            r"Linear: its parameter weight has a hook, which copies of the network would lose; change the gradient",
+        ),
+        (
+            with_graph(nn.Linear(7, 3)),
+            None,
+            r"Linear must be copied for the agents, but cannot be: Only Tensors created explicitly",
         ),
         (
             ComplexScale(),
@@ -263,7 +333,7 @@ def test_masks_average_to_the_network_without_them():
 
 @pytest.mark.parametrize("name", ["functional dropout", "LSTM", "transformer, embedding, positions"])
 def test_engines_agree_to_the_bit(name):
-    p, few = problem(name), {"iterations": 4, "metrics": ()}
+    p, few = problem(name), {"iterations": 2, "metrics": (), "observe_every": 2}
     whole = run(p, exact=True, **few).run()
     first, *_ = in_threads(3, lambda transport: run(p, exact=True, **few).run(processes=transport))
     assert torch.equal(first.x, whole.x)
@@ -379,7 +449,7 @@ def test_constants_that_change_from_call_to_call_are_refused():
         module.register_buffer("unused", torch.tensor(float(next(count))))
         return module
 
-    with pytest.raises(ValueError, match="gives its buffer unused other values at every call; give the network itself"):
+    with pytest.raises(ValueError, match="its buffer unused different values in every call; pass the network itself"):
         small(unlike)
 
 

@@ -267,6 +267,7 @@ def test_labels_and_columns_that_are_not_chosen(tmp_path):
         ({"a": [1, None], "y": [1, 2]}, ": the column 'a' has no value in row 1, 1 of 2 in all; drop such rows"),
         ({"a": [1.0, float("nan")], "y": [1, 2]}, ": the column 'a' has nan in row 1"),
         ({"a": [[1], [2]], "y": [1, 2]}, ": the column 'a' holds List(Int64), not numbers"),
+        ({"a": [1, 2], "y": [0, -(2**53) - 1]}, ": the column 'y' has -9007199254740993 in row 1, but beyond 2"),
         ({"a": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, ": there is no row in it"),
     ],
 )

@@ -23,7 +23,7 @@ from proxdasa.data import sources
 from proxdasa.descriptions import describe
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def real():
     """The data folder with the real files."""
     left_out = "left out: the tests on the real a9a and MNIST files"
@@ -32,6 +32,11 @@ def real():
     if missing := [path for _, path, there in data.listing() if not there]:
         pytest.skip(f"{left_out}, because {missing[0]} is missing")
     return data.folder()
+
+
+@pytest.fixture(scope="module")
+def a9a(real):
+    return data.a9a()
 
 
 def svm(tmp_path, text, name="rows"):
@@ -77,6 +82,10 @@ def test_whole_numbers_are_labels_and_floats_are_targets():
         (([[1.0]], [0], None, [1]), "test_y is given and test_x is not"),
         (([[1.0]], [0], [[1.0, 2.0]], [0]), r"rows of x have shape \[1\], those of test_x \[2\]"),
         (([[1.0]], [0], [[1.0]], [0, 1]), r"test_x and test_y need one row"),
+        (
+            ([[2**24 + 1]], [0], [[0.5]], [0]),
+            "x has whole numbers that float32 would round; give x and test_x in float",
+        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(arguments, message):
@@ -87,6 +96,8 @@ def test_tensors_that_do_not_fit_are_refused(arguments, message):
 def test_labels_and_targets_do_not_mix():
     with pytest.raises(TypeError, match="both be labels"):
         data.from_tensors([[1.0]], [0], [[1.0]], [0.5])
+    with pytest.raises(TypeError, match="x is uint64, whose numbers need not fit into int64; give int64"):
+        data.from_tensors(np.array([[2**63]], dtype=np.uint64), [0])
     with pytest.raises(TypeError, match="real numbers"):
         data.from_tensors([[1j]], [0])
     with pytest.raises(ValueError, match="classes must be at least 1"):
@@ -360,24 +371,22 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch):
 # the real files
 
 
-def test_real_a9a(real):
-    read = data.a9a()
-    assert (read.x.shape, read.test_x.shape) == ((32_561, 123), (16_281, 123))
+def test_real_a9a(a9a):
+    assert (a9a.x.shape, a9a.test_x.shape) == ((32_561, 123), (16_281, 123))
     # Of the census data 7,841 and 3,846 persons earn more.
-    assert read.y.bincount().tolist() == [24_720, 7_841]
-    assert read.test_y.bincount().tolist() == [12_435, 3_846]
-    assert int(read.y[0]) == 0
+    assert a9a.y.bincount().tolist() == [24_720, 7_841]
+    assert a9a.test_y.bincount().tolist() == [12_435, 3_846]
+    assert int(a9a.y[0]) == 0
     # `bzcat a9a.bz2 | head -1`
-    assert (read.x[0].nonzero().flatten() + 1).tolist() == [3, 11, 14, 19, 39, 42, 55, 64, 67, 73, 75, 76, 80, 83]
-    assert read.x.unique().tolist() == [0, 1]
-    assert read.x[:, 122].sum() > 0
-    assert read.test_x[:, 122].sum() == 0
+    assert (a9a.x[0].nonzero().flatten() + 1).tolist() == [3, 11, 14, 19, 39, 42, 55, 64, 67, 73, 75, 76, 80, 83]
+    assert a9a.x.unique().tolist() == [0, 1]
+    assert a9a.x[:, 122].sum() > 0
+    assert a9a.test_x[:, 122].sum() == 0
 
 
-def test_real_a9a_as_scikit_learn_reads_it(real):
+def test_real_a9a_as_scikit_learn_reads_it(a9a):
     datasets = pytest.importorskip("sklearn.datasets")
-    read = data.a9a()
-    for file, x, y in zip(sources.A9A.files, (read.x, read.test_x), (read.y, read.test_y), strict=True):
+    for file, x, y in zip(sources.A9A.files, (a9a.x, a9a.test_x), (a9a.y, a9a.test_y), strict=True):
         theirs, labels = datasets.load_svmlight_file(str(sources.A9A.find(file)), n_features=123)
         np.testing.assert_array_equal(x.numpy(), theirs.toarray().astype(np.float32))
         np.testing.assert_array_equal(2 * y.numpy() - 1, labels)

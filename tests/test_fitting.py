@@ -82,6 +82,14 @@ def test_a_loss_that_broadcasts_is_refused_and_one_that_does_not_is_not(seed, sc
     labelled(large, dtype=dtype)
 
 
+def test_targets_of_equal_sums_are_told_apart():
+    """The first and the last one-hot target are equal, and would not reveal that the loss looks at all of them."""
+    y = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 1, 2, 0]]
+    examples = data.from_tensors(torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), y)
+    with pytest.raises(ValueError, match="that of an example must depend on no other"):
+        Supervised(lambda: nn.Linear(2, 3), examples, 2, loss=lambda o, t: (o - t.mean(0)).square().sum(1))
+
+
 def test_other_losses_that_look_at_several_examples_are_refused():
     def relative(outputs, targets):
         return cross_entropy(outputs / outputs.abs().max(), targets)

@@ -105,6 +105,7 @@ def column(**changes):
         (column(sick=["yes", "no"] * 2 + ["no"]), "the column 'sick' holds String, not numbers; encode categories as"),
         (column(sick=[1, 0, None, 0, 1]), "the column 'sick' has no value in row 2, 1 of 5 in all"),
         (column(hospital=["a", None, "b", "a", "a"]), "row 1 has no site in the column 'hospital'; name it, or drop"),
+        (column(age=[71, 2**53, 64, 2**53 + 1, 29]), "the column 'age' has 9007199254740993 in row 3, but beyond 2"),
         (column(sick=[1, 0, -3, 0, 1]), "labels y must lie in 0, ..., 1; row 4 has -3"),
         ({"sick": [0, 1], "hospital": ["a", "b"]}, "there is no column besides the target 'sick', so there are no fe"),
         ({"ill": [0, 1], "hospital": ["a", "b"]}, "frame: there is no column 'sick'; there are 'ill'"),
@@ -137,6 +138,14 @@ def test_types_of_one_library(frame, message):
         data.from_frame(frame, target="y")
 
 
+def test_large_numbers_without_a_sign_and_names_that_are_no_texts():
+    large = pd.DataFrame({"a": [1, 2], "y": np.array([0, 2**63], dtype=np.uint64)})
+    with pytest.raises(ValueError, match="the column 'y' has 9223372036854775808 in row 1"):
+        data.from_frame(large, target="y")
+    with pytest.raises(TypeError, match="frame: names of columns must be texts; there is 0"):
+        data.from_frame(pd.DataFrame([[1.0, 0], [2.0, 1]]), target=1)
+
+
 def test_nullable_numbers_without_gaps_are_numbers():
     frame = pd.DataFrame({"a": pd.array([1, 2], "Int64"), "b": pd.array([True, False], "boolean"), "y": [0, 1]})
     assert data.from_frame(frame, "y").x.tolist() == [[1, 1], [2, 0]]
@@ -144,7 +153,7 @@ def test_nullable_numbers_without_gaps_are_numbers():
 
 def test_sites_that_cannot_be_sorted():
     frame = pd.DataFrame({"a": [1, 2], "y": [0, 1], "site": [1, "b"]})
-    with pytest.raises(ValueError, match=r"the sites of the column 'site' have no order, .* of the types int, str"):
+    with pytest.raises(ValueError, match=r"the sites of the column 'site' cannot be sorted, .* of the types int, str"):
         data.from_frame(frame, "y", "site")
 
 

@@ -187,6 +187,12 @@ def hooked():
     return chain
 
 
+def replaced():
+    chain = models.mlp(3, 4, 2)
+    chain[1].forward = torch.cos
+    return chain
+
+
 def tied():
     layer = nn.Linear(3, 3)
     return nn.Sequential(layer, nn.Tanh(), layer)
@@ -201,6 +207,7 @@ REFUSED = {
     "nested": (lambda: nn.Sequential(models.mlp(3, 4, 2), nn.Linear(2, 1)), "has layers of its own"),
     "tied": (tied, "some are shared"),
     "hooks": (hooked, r"Tanh \(layer '1'\) has hooks"),
+    "forward": (replaced, r"Tanh \(layer '1'\) has hooks, or another forward method"),
     "subclass": (lambda: nn.Sequential(Twice(2, 2), nn.Linear(2, 2)), r"Twice \(layer '0'\) is a kind of layer"),
     "groups": (lambda: nn.Sequential(nn.Conv2d(2, 2, 1, groups=2), nn.Conv2d(2, 2, 1)), "2 groups of channels"),
     "norm": (lambda: nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.Linear(2, 2)), r"LayerNorm \(layer '1'\) lies"),

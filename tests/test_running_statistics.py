@@ -380,7 +380,7 @@ def test_processes_whose_examples_tell_of_other_statistics_do_not_start():
     for error in in_threads(2, lambda transport: made.run(processes=transport)):
         assert str(error).startswith("agents 2 to 3 and agents 0 to 1 do not have the same running statistics; start")
     with pytest.raises(
-        ValueError, match="changes other buffers for examples of agent 0 than for those of others; a run"
+        ValueError, match="changes different buffers for examples of agent 0 than for those of others; a run"
     ):
         dataclasses.replace(made, exact=True).run()
 
@@ -391,7 +391,7 @@ def test_statistics_that_two_examples_do_not_show_are_refused_in_the_run():
     y[0] = 1  # the two examples are the first of each label
     p = problem(Selective, examples=data.from_tensors(x, y), path="loop")
     assert p.running is None
-    with pytest.raises(ValueError, match="changes the buffer level of Selective for some batches, and did not for two"):
+    with pytest.raises(ValueError, match="changes the buffer level of Selective for some batches, but did not for two"):
         run(p).run()
 
 

@@ -164,3 +164,12 @@ def test_checking_rows_takes_little_memory():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 1e6
+
+
+@pytest.mark.parametrize("memory", [torch.zeros(2), np.zeros(2)], ids=["tensor", "array"])
+def test_items_that_are_read_into_the_same_memory(memory):
+    def read(i):
+        memory[:] = i
+        return memory, i % 2
+
+    assert data.from_dataset(Items(read, count=3)).x.tolist() == [[0, 0], [1, 1], [2, 2]]

@@ -43,6 +43,25 @@ def gradient(p, x, rows):
 # batches
 
 
+class Centred(nn.Module):
+    """A network that looks at its whole batch, in training only, and has no layer or buffer that would tell."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x - x.mean(0) if self.training else x)
+
+
+def test_networks_that_look_at_a_batch_must_not_see_repeated_examples():
+    settings = {"partition": data.Sizes(SIZES), "loss": squared_error}
+    assert Supervised(Centred, examples(), 3, batch_size=2, **settings).path == "vmap"
+    message = "at most 2, the number of examples of agent 0, because Centred computes the loss of an example from its"
+    with pytest.raises(ValueError, match=message):
+        Supervised(Centred, examples(), 3, batch_size=3, **settings)
+
+
 @pytest.mark.parametrize("weights", ["agents", "examples"])
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 7, 9, 12, 40])
 def test_a_site_with_fewer_examples_takes_all_of_them(batch_size, weights):
@@ -206,7 +225,7 @@ def test_in_memory_a_part_knows_the_size_of_the_whole(tmp_path):
             got = again.evaluate(x[:, agents.start :])
             torch.testing.assert_close(got.loss, whole.loss[:, agents.start :], rtol=1e-12, atol=0)
     read = Supervised(Level, site_files(tmp_path), 2, loss=squared_error, weights="examples")
-    with pytest.raises(ValueError, match=r'weights = "examples" needs the number of examples of all agents, and this'):
+    with pytest.raises(ValueError, match=r'weights = "examples" needs the numbers of examples of all agents, but this'):
         read.restrict(range(1, 2)).evaluate(torch.zeros(1, 1, 1))
     given = Supervised(Level, site_files(tmp_path), 1, loss=squared_error, weights="examples", first=1, mean_size=505)
     here, there = (p.evaluate(torch.ones(1, n, 1)).loss[0, -1] for p, n in ((read, 2), (given, 1)))

@@ -22,9 +22,9 @@ _GENERATOR = threading.RLock()
 
 @contextmanager
 def torch_generator() -> Iterator[torch.Generator]:
-    """Context manager with torch's generator, which modules draw from, to seed; its state is restored.
+    """Context manager: torch's global generator, from which modules draw, to be seeded; its state is restored.
 
-    All threads share it, so one at a time may use it.
+    All threads share the generator, so only one at a time may use it.
     """
     generator = torch.default_generator
     with _GENERATOR:
@@ -71,19 +71,30 @@ def trained_shapes(module: nn.Module) -> dict[str, torch.Size]:
 
 def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """A copy whose floating-point parameters and buffers have this type; all others keep theirs."""
-    module = copy.deepcopy(module)
+    try:
+        module = copy.deepcopy(module)
+    except (RuntimeError, TypeError) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(f"{type(module).__name__} must be copied for the agents, but cannot be: {why}") from error
     if dtype in (torch.float32, torch.float64):  # .to(dtype) would cut off the imaginary parts of complex buffers
         return module.float() if dtype == torch.float32 else module.double()
     return module.to(dtype)
 
 
 def check_trained(module: nn.Module) -> None:
-    """Raise unless there are parameters to train, all of them real and initialised."""
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
+    """Raise unless there are parameters to train, all of them real, initialised and without hooks."""
+    for name, values in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(values):
+            kind = "parameter" if isinstance(values, nn.Parameter) else "buffer"
             raise ValueError(
-                f"{type(module).__name__}: the shape of its parameter {name} is not known yet; call the network once, "
-                "model(x[:2]), and give the network itself"
+                f"{type(module).__name__}: the shape of its {kind} {name} is not known yet; call the network once, "
+                "model(x[:2]), and pass the network itself"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+            raise ValueError(
+                f"{type(module).__name__}: its parameter {name} has a hook, which copies of the network would lose; "
+                "change the gradient in the forward pass instead, where detach() stops it"
             )
         if parameter.is_complex() and parameter.requires_grad:
             raise ValueError(
@@ -102,7 +113,7 @@ def constants(module: nn.Module) -> dict[str, Tensor]:
 
 
 def check_constants(model: Model, module: nn.Module) -> None:
-    """Refuse a function whose networks, made after the same seed, have other constants at every call."""
+    """Refuse a function whose networks have different constants in each call, although the seed is the same."""
     own = constants(module)
     if isinstance(model, nn.Module) or not own:
         return
@@ -110,8 +121,8 @@ def check_constants(model: Model, module: nn.Module) -> None:
     if other := [name for name, values in own.items() if not torch.equal(values, again[name])]:
         kind = "buffer" if other[0] in dict(module.named_buffers()) else "frozen parameter"
         raise ValueError(
-            f"the function that makes the network gives its {kind} {other[0]} other values at every "
-            "call; give the network itself, or draw them by torch's generator"
+            f"the function that makes the network gives its {kind} {other[0]} different values in every "
+            "call; pass the network itself, or draw the values from torch's generator"
         )
 
 

@@ -1,4 +1,4 @@
-"""Buffers of a network: which are constants, which running statistics and counters, and these as rows beside x."""
+"""Buffers of a network: constants, and running statistics and counters, which become rows beside x."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def changed_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> list[str
 
 
 def is_counter(values: Tensor) -> bool:
-    """Whether a buffer holds whole numbers, such as a count of batches; masks do not count as such."""
+    """Whether a buffer holds whole numbers, such as a count of batches; Boolean masks are not counters."""
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
@@ -96,7 +96,8 @@ class RunningStatistics:
     def combine(self, rows: Tensor) -> Tensor:
         """The statistics ``[..., 1, s]`` of the mean model, from those of all agents ``[..., n, s]``.
 
-        Means of averages, maxima of counters. In float64 the mean of equal numbers of float32 is that number.
+        They are the means of averages and the maxima of counters. Means are taken in float64, in which the mean of
+        equal float32 numbers is exactly that number.
         """
         averages, counters = torch.split(rows, [self.averages, self.width - self.averages], dim=-1)
         mean = averages.to(widest(rows.device)).mean(dim=-2, keepdim=True).to(rows.dtype)

@@ -1,4 +1,4 @@
-"""Samples are named, not drawn.
+"""Random samples as functions of their names, without the state of a generator.
 
 The sample ξ that agent i of trial t sees at iteration k is a pure function of (seed, stream, t, i, k): a run of words
 of the counter-based generator Philox whose key is (seed, stream) and whose counter is (position, block of iterations,
@@ -31,10 +31,10 @@ BLOCK = 8
 """Iterations whose words are fetched together; part of the naming, so changing it changes every sample."""
 
 AHEAD, FEW = 8, 2**14
-"""Blocks of samples that are made together if they take at most ``FEW`` words: making few takes a fixed time,
-whatever their number. Not part of the naming."""
+"""How many blocks of samples are made together if these take at most ``FEW`` words: the time to make few samples does
+not depend on their number. Not part of the naming."""
 
-# Streams: small numbers are the independent samples of one iteration; these are kept apart from them and each other.
+# Streams with small numbers are the independent samples of one iteration. All other streams have numbers above those.
 START, EVALUATION, GROUND_TRUTH, RANDOM_ITERATE = (2**32 + i for i in range(4))
 DATA, COMPRESSION, EVENTS = 2**33, 2**34, 2**35
 """The first streams of data sets, compressed messages and conditions, each with room for the next ones."""
@@ -64,8 +64,8 @@ class Words:
         # This also drops words that the last call has left in the generator's buffer.
         self._philox.state = self._state
         size = (len(agents), count // 2)
-        # The full range: NumPy then passes on the generator's words as they are, and rejects none, which would shift
-        # all later ones.
+        # With the full range, NumPy passes on the generator's words unchanged. With a smaller one it would reject some,
+        # which would shift all later words.
         drawn = self._generator.integers(0, 2**64 - 1, size=size, dtype=np.uint64, endpoint=True)
         return drawn.view(np.int32)
 
@@ -142,7 +142,7 @@ class Samples:
         turn, offset = divmod(k, self._ahead * BLOCK)
         held = self._held.get(stream)
         if held is None or held[0] != turn:
-            # Only the last ones of each stream are kept: iterations ask for them in order.
+            # Only the latest samples of each stream are kept, because iterations ask for them in order.
             words = [self._fetch(turn * self._ahead + number, stream) for number in range(self._ahead)]
             sample = self.problem.sample(torch.cat(words) if self._ahead > 1 else words[0])
             held = self._held[stream] = (turn, send(sample, self._device))
@@ -151,7 +151,7 @@ class Samples:
     def _fetch(self, block: int, stream: int) -> Tensor:
         """The words of a block ``[BLOCK, trials, agents, words]``, as a view: the generator yields iterations last."""
         agents, count = self.agents, self.problem.words
-        if self.trials == 1 and count:  # without a copy, which is large if agents are many
+        if self.trials == 1 and count:  # avoids a copy, which would be large for many agents
             words = self._words(self.seed, stream, self._first_trial, block, agents, BLOCK * count)
             return torch.from_numpy(words).view(1, len(agents), BLOCK, count).permute(2, 0, 1, 3)
         fetched = np.empty((self.trials, len(agents), BLOCK * count), dtype=np.int32)

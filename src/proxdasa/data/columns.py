@@ -23,10 +23,14 @@ FILL = "drop such rows, or fill them in, first"
 LEAVE_OUT = "or leave the column out by features = [...]"
 SHOWN = 20
 """The most names of columns that a message lists."""
+WHOLE = 2**53
+"""float64 represents all whole numbers up to this one; it is also what the next one is rounded to."""
 
 
 def choose_columns(names: Sequence[str], target: str, features: Sequence[str] | None, where: str) -> list[str]:
     """The features of a table, by default all columns but the target, followed by the target."""
+    if other := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(f"{where}: names of columns must be texts; there is {other[0]!r}")
     if double := [name for i, name in enumerate(names) if name in names[:i]]:
         raise ValueError(f"{where}: there are two columns {double[0]!r}; give each a name of its own")
     if isinstance(features, str):
@@ -86,6 +90,12 @@ def column_numbers(column: narwhals.Series[Any], where: str) -> NDArray[Any]:
     if kind.is_float() and not np.isfinite(numbers).all():
         row = int(np.flatnonzero(~np.isfinite(numbers))[0])
         raise ValueError(f"{place} has {numbers[row]} in row {row}; {FILL}")
+    if kind.is_integer() and (large := (numbers > WHOLE) | (numbers < -WHOLE)).any():
+        row = int(large.argmax())
+        raise ValueError(
+            f"{place} has {numbers[row]} in row {row}, but beyond 2^53 float64 skips whole numbers; rescale "
+            f"the column, {LEAVE_OUT}"
+        )
     return numbers
 
 

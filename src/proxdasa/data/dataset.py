@@ -167,6 +167,8 @@ def from_tensors(
     for key, part in parts.items():
         if part is not None and part.is_complex():
             raise TypeError(f"{name}: {key} must hold real numbers; got {part.dtype}")
+        if part is not None and part.dtype == torch.uint64:
+            raise TypeError(f"{name}: {key} is uint64, whose numbers need not fit into int64; give int64")
     targets = [part for part in (parts["y"], parts["test_y"]) if part is not None]
     regression = any(part.is_floating_point() for part in targets)
     if regression and not all(part.is_floating_point() for part in targets):
@@ -176,13 +178,18 @@ def from_tensors(
         key: part.to(_kind(*(each for name, each in given.items() if name[-1] == key[-1])))
         for key, part in given.items()
     }
+    for key, part in given.items():
+        rounds = cast[key].is_floating_point() and not part.is_floating_point()
+        if rounds and not torch.equal(cast[key].to(torch.int64), part.to(torch.int64)):
+            kind = str(cast[key].dtype).removeprefix("torch.")
+            raise ValueError(f"{name}: {key} has whole numbers that {kind} would round; give x and test_x in float64")
     largest = max((int(part.max()) for part in targets if part.numel() and not regression), default=0)
     classes = None if regression else max(largest, 0) + 1  # negative labels are refused by Dataset
     return Dataset(name, cast["x"], cast["y"], cast.get("test_x"), cast.get("test_y"), classes)
 
 
 def _kind(*parts: Tensor) -> torch.dtype:
-    """One type for the tensors of training and testing, in which no number loses digits."""
+    """One type for the tensors of training and testing, in which no floating-point number loses digits."""
     if not any(part.is_floating_point() for part in parts):
         return torch.int64
     return torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32

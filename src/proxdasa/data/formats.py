@@ -154,6 +154,8 @@ def read_tensors(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     for name in ("x", "y"):
         if held[name].is_complex():
             raise ValueError(f"{path}: {name} must hold real numbers; got {held[name].dtype}")
+        if held[name].dtype == torch.uint64:
+            raise ValueError(f"{path}: {name} is uint64, whose numbers need not fit into int64; store it as int64")
         if not held[name].is_floating_point():
             held[name] = held[name].to(torch.int64)
         elif held[name].dtype != torch.float64:

@@ -81,8 +81,8 @@ def _sites(column: Any, where: str) -> tuple[NDArray[np.int64], Sites]:
     except TypeError:
         kinds = sorted({type(value).__name__ for value in values})
         raise ValueError(
-            f"{where}: the sites of the column {column.name!r} have no order, which gives agents their numbers: they "
-            f"are of the types {', '.join(kinds)}"
+            f"{where}: the sites of the column {column.name!r} cannot be sorted, and agents are numbered in sorted "
+            f"order; they are of the types {', '.join(kinds)}"
         ) from None
     number = {site: i for i, site in enumerate(sites)}
     agents = np.array([number[value] for value in values], dtype=np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxdasa.checks import invalid
+from proxdasa.data.columns import WHOLE
 from proxdasa.data.csv_parquet import read_csv, read_parquet
 from proxdasa.data.data_folder import OPENERS
 from proxdasa.data.dataset import Dataset
@@ -23,8 +25,6 @@ from proxdasa.data.partitions import Partition
 AGENT, TENSORS, CSV, PARQUET = "{agent}", ".safetensors", ".csv", ".parquet"
 TABLES = (CSV, PARQUET)
 Kind = Literal["float32", "float64", "int64"]
-WHOLE = 2**53
-"""float64 represents all whole numbers up to this one."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ def _target_type(requested: Kind | None, own: np.dtype[Any] | None) -> type[np.f
 def _cast(x: NDArray[Any], dtype: Kind, path: Path) -> NDArray[Any]:
     """The features in the requested type; refuses fractions, and numbers too large to be exact, as whole numbers."""
     if dtype == "int64" and x.dtype.kind == "f":
-        fits = (np.floor(x) == x) & (np.abs(x) <= WHOLE)
+        fits = (np.floor(x) == x) & (np.abs(x) < WHOLE)
         if not fits.all():
             at = tuple(np.argwhere(~fits)[0].tolist())
-            raise ValueError(f'{path}: dtype = "int64" needs whole numbers up to 2^53; row {at[0]} has {x[at]}')
+            raise ValueError(f'{path}: dtype = "int64" needs whole numbers below 2^53; row {at[0]} has {x[at]}')
     return x.astype(dtype, copy=False)
 
 
@@ -179,8 +179,8 @@ def per_agent(
 
     A file is read by the process that holds its agent, and the ``test`` file, if there is one, by every process. Files
     are tables, .csv or .parquet (``proxdasa[parquet]``), in which the column ``target`` is y and ``features``, by
-    default all other columns, are x; or .safetensors with x ``[N, ...]`` and y; or else LIBSVM's with the given number
-    of ``features``. Text files may be compressed, .bz2, .gz, .xz. The numbers in tables are refused if any is missing.
+    default all other columns, are x; or .safetensors with x ``[N, ...]`` and y; or else in LIBSVM's format, with the
+    given number of ``features``. Text files may be compressed, .bz2, .gz, .xz. Tables with missing numbers are refused.
     Since a file may lack some labels, ``labels`` lists all of them; in ascending order they become
     0, ..., C − 1. With ``regression`` there are no labels, and y are targets. With ``names`` of the
     agents ``{agent}`` stands for the name.
@@ -216,6 +216,8 @@ def per_agent(
         raise ValueError(f"files and test must both be tables (.csv, .parquet) or neither; got test = {str(test)!r}")
     if (labels is None) != regression:
         raise ValueError("give either the labels of all agents, such as [-1, 1], or regression=True")
+    if labels is not None and not _are_labels(labels):
+        raise invalid("labels", "a list of whole numbers below 2^53, the labels of all agents", labels)
     if dtype not in (None, *get_args(Kind)):
         raise invalid("dtype", '"float32", "float64" or "int64", or left out for the type that the files have', dtype)
     known = None if labels is None else tuple(labels)
@@ -228,6 +230,14 @@ def _are_names(names: Any) -> bool:
     """Whether these are names of agents rather than one text or numbers."""
     texts = not isinstance(names, str) and all(isinstance(name, str) and name for name in names)
     return texts and len({*names}) == len(names)
+
+
+def _are_labels(labels: Any) -> bool:
+    """Whether these are whole numbers, and those that float64, as which labels are read, tells from all others."""
+    listed = list(labels) if isinstance(labels, Sequence | np.ndarray) else []
+    return bool(listed) and all(
+        isinstance(each, Real) and each % 1 == 0 and -WHOLE < float(each) < WHOLE for each in listed
+    )
 
 
 def _check_kind(path: Path, features: int | Sequence[str] | None, target: str | None) -> None:

@@ -67,7 +67,8 @@ def _read(dataset: Any, name: str, workers: int, folder: str | Path | None) -> P
         raise TypeError(f"{name}: the data set must be map-style, with len(dataset) and dataset[i]; got {dataset!r}")
     if not len(dataset):
         raise ValueError(f"{name}: the data set has no items")
-    first, again = (_pair(dataset[0], 0, name) for _ in range(2))
+    numbered = _Numbered(dataset)
+    first, again = (_pair(numbered[0][1], 0, name) for _ in range(2))
     if any(a.numpy().tobytes() != b.numpy().tobytes() for a, b in zip(first, again, strict=True)):
         raise ValueError(
             f"{name}: item 0 differs when it is read again; runs name their samples, so the data set must give "
@@ -77,7 +78,7 @@ def _read(dataset: Any, name: str, workers: int, folder: str | Path | None) -> P
     rows = _allocate(typed.x, typed.y, len(dataset), name, folder)
     generator = torch.Generator()  # otherwise the loader would draw from torch's own
     loader: DataLoader[Any] = DataLoader(
-        _Numbered(dataset), BATCH, num_workers=workers, collate_fn=_Stack(name, first), generator=generator
+        numbered, BATCH, num_workers=workers, collate_fn=_Stack(name, first), generator=generator
     )
     for start, batch in zip(range(0, len(dataset), BATCH), loader, strict=True):
         if isinstance(batch, Exception):
@@ -110,7 +111,7 @@ def _map(like: Tensor, count: int, folder: Path) -> Tensor:
 
 
 class _Numbered(TorchDataset[Any]):
-    """Items together with their numbers, for messages."""
+    """Items together with their numbers, for messages; copies, as the next item may be read into the same memory."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -119,7 +120,8 @@ class _Numbered(TorchDataset[Any]):
         return len(self._dataset)
 
     def __getitem__(self, number: int) -> tuple[int, Any]:
-        return number, self._dataset[number]
+        item = self._dataset[number]
+        return number, tuple(map(_copy, item)) if isinstance(item, tuple | list) else item
 
 
 class _Stack:
@@ -141,6 +143,12 @@ class _Stack:
             return Pair(*(torch.stack(parts) for parts in zip(*pairs, strict=True)))
         except (TypeError, ValueError) as error:
             return error
+
+
+def _copy(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.detach().clone()
+    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 def _pair(item: Any, number: int, name: str) -> Pair:

@@ -317,6 +317,8 @@ def _network(sizes: Sequence[int], seed: int) -> nn.Sequential:
 def _standards(x: Tensor) -> tuple[Tensor, Tensor]:
     """Means and standard deviations; 1 for a feature that is constant."""
     std, mean = torch.std_mean(x, dim=0, correction=0)
+    if not bool(std.isfinite().all()):
+        raise ValueError("X or y has numbers so large that their variance is infinite; divide them first")
     return mean, torch.where(std > 10 * torch.finfo(x.dtype).eps * mean.abs(), std, 1.0)
 
 
@@ -326,9 +328,22 @@ def _sites(rows: int, groups: ArrayLike | None, agents: int) -> list[Tensor]:
         count = min(agents, rows)
         return [torch.arange(site, rows, count) for site in range(count)]
     names = np.asarray(groups)
+    if names.dtype.kind in "US" and isinstance(groups, list | tuple):
+        names = np.asarray(groups, dtype=object)  # in a list with texts, NumPy makes texts of numbers and NaN
     if names.shape != (rows,):
         raise ValueError(f"groups must have one entry for each of {rows} examples; got shape {list(names.shape)}")
-    if (missing := names != names).any():  # noqa: PLR0124 - NaN, also as a time, which would be a site of its own
+    missing = np.array([*map(_is_missing, names)]) if names.dtype.kind == "O" else names != names  # noqa: PLR0124
+    if missing.any():
         raise ValueError(f"groups must name the site of every example; that of row {missing.argmax()} is missing")
-    places = np.unique(names, return_inverse=True)[1]
+    try:
+        places = np.unique(names, return_inverse=True)[1]
+    except TypeError:
+        kinds = sorted({type(name).__name__ for name in names})
+        raise ValueError(f"groups must be of one kind, to be sorted; they are {' and '.join(kinds)}") from None
     return [torch.from_numpy(np.flatnonzero(places == site)) for site in range(places.max() + 1)]
+
+
+def _is_missing(name: object) -> bool:
+    """Whether this is None, NaN, which is not equal to itself, also as a time, or NA of pandas, which may be."""
+    same = name == name  # noqa: PLR0124
+    return name is None or not (isinstance(same, bool | np.bool_) and bool(same))

@@ -130,7 +130,7 @@ class Copies:
         r: Tensor | None,
         into: Tensor | None,
     ) -> Pass:
-        """The same. Parameters are separate leaves over views of the rows: no gradient passes through slices of x."""
+        """`losses_and_grads`, but for a check. Parameters are leaves: views of x that no gradient passes through."""
         with torch.enable_grad():
             leaves = {name: view.detach().requires_grad_() for name, view in self._parameters(x).items()}
             each, statistics = self._losses(leaves, self._buffers(r), inputs, targets, seeds)
@@ -211,7 +211,7 @@ class Copies:
             if written and not torch.equal(now, held.value):
                 raise ValueError(
                     f"the forward pass changes the buffer {held.key} of {type(held.owner).__name__} for some batches, "
-                    "and did not for two of the examples; a running statistic must change in every forward pass"
+                    "but did not for two of the examples; a running statistic must change in every forward pass"
                 )
 
     @cached_property
@@ -267,7 +267,7 @@ def share(rows: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
     """Why the path does not compute what the network itself does, or nothing if it does."""
     if copies.fit.random and copies.path != "loop":
-        return "it draws random numbers, such as dropout's, which are named copy by copy"
+        return "it draws random numbers, such as dropout's, and each copy needs its own"
     if copies.path == "chain":
         return "" if is_chain(copies.module) else "it is not a chain of layers that can be stacked"
     # Two copies that differ: with one, or with equal ones, a path that ignored the parameters it is given would pass.

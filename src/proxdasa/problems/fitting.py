@@ -33,8 +33,9 @@ def two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Two of the examples with the most different targets; the largest label may be that of a test example."""
     level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
     pair = rows[[int(level.argmax()), int(level.argmin())]]
-    if pair[0] == pair[1]:
-        pair = rows[[0, -1]]
+    if pair[0] == pair[1]:  # the sums are equal, as those of one-hot targets are, and the targets perhaps not
+        others = (data.y[rows] != data.y[rows[0]]).reshape(len(rows), -1).any(1).nonzero()
+        pair = rows[[0, int(others[0]) if len(others) else -1]]
     y = data.y[pair]
     if data.classes is not None and data.test_y is not None:
         y[0] = torch.maximum(y[0], data.test_y.max())
@@ -52,6 +53,8 @@ class Fit(NamedTuple):
     """Whether the network returns one tensor; only its loss knows what to do with anything else."""
     running: tuple[str, ...] = ()
     """The running statistics: buffers that a forward pass changes. All others are constants."""
+    apart: bool = True
+    """Whether the loss of an example depends on no other of its batch; not known if random numbers are drawn."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Fit:
@@ -68,7 +71,7 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
     before = copy_buffers(module)
     with torch.enable_grad(), torch_generator() as generator:
         state = generator.get_state()
-        with _RandomOperations() as operations:  # type: ignore[no-untyped-call]
+        with _RandomOperations() as operations, _unchanged(module, inputs):  # type: ignore[no-untyped-call]
             outputs = _outputs(module, inputs)
             losses = _losses(loss, outputs, targets)
         # Other threads may draw at the same time, and some operations draw only if their probability is positive.
@@ -76,10 +79,13 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
         _check_draws(module, drawn, inputs)
         running = changed_buffers(module, before)
         _check_gradients(loss, losses, trained)
+    apart = True
     if not drawn:
         with torch.no_grad():
             _check_one_by_one(loss, losses, outputs, targets, module, inputs)
-    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor), tuple(running))
+            first = _losses(loss, module(inputs[[0, 0]]), targets[[0, 0]])[0]
+        apart = not bool((first - losses[0]).abs() > torch.finfo(first.dtype).eps ** 0.5 * (first.abs() + 1))
+    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor), tuple(running), apart)
 
 
 def _count(output: object) -> int:
@@ -105,6 +111,23 @@ class _RandomOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         self.seen |= torch.Tag.nondeterministic_seeded in operation.tags
         return operation(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _unchanged(module: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Context manager that refuses changes to inputs and parameters: those of runs are examples and rows of x."""
+    name, version = type(module).__name__, inputs._version
+    before = {key: (each._version, each.detach().clone()) for key, each in module.named_parameters()}
+    yield
+    if inputs._version != version:
+        raise ValueError(f"{name} changes its inputs in place, and with them the examples; let it change a copy")
+    for key, now in module.named_parameters():
+        writes, values = before[key]  # torch counts changes in place, even to the same values, but not those of .data
+        if now._version != writes or not torch.allclose(now, values, rtol=0, atol=0, equal_nan=True):
+            raise ValueError(
+                f"the forward pass of {name} changes its parameter {key}, as max_norm of nn.Embedding does; use a "
+                "changed copy of it instead, or a regularizer, or a buffer for what is not trained"
+            )
 
 
 def _draws_elsewhere(module: nn.Module, inputs: Tensor) -> bool:
@@ -174,7 +197,7 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Any:
     """What the network returns; refuses a tensor without one row for each example, also for a single example."""
     name, shape = type(module).__name__, list(inputs.shape)
     whole = "" if inputs.is_floating_point() else f" in {str(inputs.dtype).removeprefix('torch.')}"
-    numbers = 'give x.float(), or dtype="float32" of per_agent, for numbers'
+    numbers = 'for measurements pass x.float(), or dtype="float32" to per_agent'
     remedy = "" if not whole else f" (whole numbers stay whole, as embeddings need them; {numbers})"
     with _explain(f"{name} fails on two examples, inputs of shape {shape}{whole}{remedy}"):
         outputs: object = module(inputs)
@@ -227,7 +250,8 @@ def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
 def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter]) -> None:
     if not losses.requires_grad:
         raise ValueError(f"the loss {_name(loss)} has no gradient: its result does not depend on the parameters")
-    grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
+    with _explain("the gradient of the loss cannot be computed"):
+        grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
     if unused := [name for name, grad in zip(trained, grads, strict=True) if grad is None]:
         raise ValueError(
             f"the loss does not depend on the network's parameter {unused[0]}; "

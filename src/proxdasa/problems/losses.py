@@ -20,8 +20,8 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """
     if targets.is_floating_point():  # torch would take them for probabilities of the classes, whatever they are
         raise ValueError(
-            "class numbers are needed, and targets are floating-point numbers; squared_error is a loss for these, and "
-            'torch\'s cross_entropy with reduction="none" one for probabilities'
+            "class numbers are needed, but the targets are floating-point numbers; use squared_error for these, or "
+            'torch\'s cross_entropy with reduction="none" for probabilities'
         )
     return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
 

@@ -27,7 +27,7 @@ def training_copies(
     if why and copies.path == "loop" and path is None:
         caller_warnings.warn(
             f"{type(module).__name__} cannot be stacked ({why}), so its copies are computed one after another: a step "
-            'takes time in proportion to trials × agents. Give path="loop" if that is fine',
+            'takes time in proportion to trials × agents. Pass path="loop" to accept this without a warning',
             LoopWarning,
         )
     return copies
@@ -64,7 +64,7 @@ def copy_modes(
 
 
 def _check_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
-    """Refuse a network whose loss of an example depends on the others in its batch, for F would depend on batches."""
+    """Refuse a network whose loss of an example depends on the rest of its batch, because F would depend on batches."""
     with torch.no_grad():
         together = loss(module(inputs), targets)
         try:

@@ -1,8 +1,8 @@
 """Measuring perceptrons on many examples that all of them share, faster than with stacked copies.
 
 One network at a time, so that every product is one of two plain matrices and all values of a chunk stay in the cache.
-If most inputs are 0, as in one-hot data, the first layer adds up the columns of its weights that belong to the others,
-and its gradient likewise: the zeros cost nothing. Such data often contain the same example many times, which is
+If most inputs are 0, as in one-hot data, the first layer adds up the columns of its weights that belong to the other
+inputs, and so does its gradient: the zeros cost nothing. Such data often contain the same example many times, which is
 computed once and weighted by its count (a fifth of a9a's repeat others). Sums are taken in another order, so results
 agree with those of `Supervised.evaluate` and `Supervised.scores` up to rounding.
 """
@@ -70,7 +70,7 @@ class Examples(NamedTuple):
     """The weights of those, by default 1."""
 
     def merge(self) -> Examples:
-        """The same with each example once, its weights added up, if the inputs are sparse."""
+        """The examples without repetitions, whose weights are added up, if the inputs are sparse."""
         inputs, targets = self.inputs, self.targets
         rows = torch.arange(len(inputs), device=inputs.device) if self.rows is None else self.rows
         weights = inputs.new_ones(len(rows)) if self.weights is None else self.weights

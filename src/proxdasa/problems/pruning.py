@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from proxdasa.problems.stacked import ELEMENTWISE, POOLS
+from proxdasa.problems.stacked import ELEMENTWISE, POOLS, is_changed
 
 Affine = nn.Linear | nn.Conv2d
 KEEP_ZERO = (nn.Dropout, nn.Dropout1d, nn.Dropout2d)
@@ -162,8 +162,8 @@ def _check_between(layers: Sequence[tuple[str, nn.Module]]) -> None:
     (first, source), *between, (last, following) = layers
     images, flat = isinstance(source, nn.Conv2d), False
     for name, layer in layers:
-        if layer._forward_hooks or layer._forward_pre_hooks:
-            raise ValueError(f"{_where(name, layer)} has hooks; remove them before pruning")
+        if is_changed(layer):
+            raise ValueError(f"{_where(name, layer)} has hooks, or another forward method; remove them before pruning")
     for name, layer in between:
         if type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1:
             images, flat = False, True

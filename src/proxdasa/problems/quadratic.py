@@ -111,7 +111,7 @@ class Quadratic:
         return exact + sample if self.noise else exact
 
     def grad_of(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:
-        """The same of some of the agents."""
+        """The noisy gradients of some of the agents."""
         rows, part = slice(agents.start, agents.stop), copy.copy(self)
         vars(part).update(A=self.A[rows], b=self.b[rows])
         return part.grad(x, sample)

@@ -177,7 +177,7 @@ class SingleIndex:
         return ((self.link.value(s) - Y) * self.link.slope(s)).mul_(2).unsqueeze(-1) * X
 
     def grad_of(self, agents: range, x: Tensor, sample: Tensor) -> Tensor:  # noqa: ARG002
-        """The same of some of the agents, of which their samples hold everything."""
+        """The sample gradients of some of the agents, for which their samples are enough."""
         return self.grad(x, sample)
 
     def evaluate(self, x: Tensor) -> Evaluation:

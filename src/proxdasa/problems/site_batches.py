@@ -7,7 +7,6 @@ with no more examples than a batch therefore takes all of them, and its sample g
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from proxdasa import samples
 from proxdasa.devices import CPU
+from proxdasa.problems.fitting import Fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,8 @@ class SiteBatches:
     def __post_init__(self) -> None:
         if self.mean_size is not None and math.isnan(self.mean_size):
             raise ValueError(
-                'weights = "examples" needs the number of examples of all agents, and this part of the problem does '
-                "not know those of the others; a run with processes asks them, else give their mean as mean_size"
+                'weights = "examples" needs the numbers of examples of all agents, but this part of the problem knows '
+                "only its own; a run in several processes collects them, otherwise pass their mean as mean_size"
             )
         object.__setattr__(self, "weights", self._weights())  # once: a compiled step cannot look at sizes
 
@@ -49,9 +49,9 @@ class SiteBatches:
     def draw(self, words: Tensor) -> Tensor:
         """The places, among the examples of all agents, that words ``[..., n, batch_size]`` draw, in the same shape.
 
-        An agent with no more examples takes all N_i of them in turn, until the row is full; `weights` gives no weight
-        to repeats. So a batch has the same shape whichever agents are computed together, and so does a dropout mask. If
-        no agent has more, no words are needed: without any, the places are ``[n, batch_size]``, the same for all.
+        An agent with at most batch_size examples takes all N_i of them in turn, until the row is full; `weights` gives
+        no weight to repeats. So a batch, and a dropout mask, has the same shape whichever agents are computed together.
+        If no agent has more, no words are needed: without any, the places are ``[n, batch_size]``, the same for all.
 
         Floyd's method: the j-th draw is uniform over one more example than the draw before it; an example that was
         drawn already is replaced by the one that was added.
@@ -65,8 +65,8 @@ class SiteBatches:
         for j in range(1, self.batch_size):
             again = (drawn[..., :j] == drawn[..., j : j + 1]).any(-1)
             drawn[..., j] = torch.where(again, newcomers[:, j], drawn[..., j])
-        # A site of exactly batch_size is no special case: its j-th draw is j, the only example that was not drawn
-        # before.
+        # A site with exactly batch_size examples is no special case: its j-th draw is always j, the only one of the
+        # first j + 1 examples that was not drawn before.
         short = sizes < self.batch_size
         if bool(short.any()):
             drawn = torch.where(short, turn % sizes, drawn)
@@ -88,23 +88,23 @@ class SiteBatches:
         return torch.full((size,), weight, dtype=self.dtype, device=self.device)
 
 
-def check_filled_batches(
-    module: nn.Module, running: Sequence[str], sizes: list[int], batch_size: int, first: int
-) -> None:
-    """Refuse batches of unequal sizes for layers that look at a whole batch: they would see repeated examples.
+def check_filled_batches(module: nn.Module, fit: Fit, sizes: list[int], batch_size: int, first: int) -> None:
+    """Refuse batches of unequal sizes for networks that look at a whole batch: they would see repeated examples.
 
-    ``running`` are the names of running statistics; ``first`` is the number of the first agent.
+    ``first`` is the number of the first agent.
     """
     if (fewest := min(sizes)) >= batch_size:
         return
     layers = [
-        (name, "normalises over a batch")
+        (f"the layer {name!r}", "normalises over a batch")
         for name, layer in module.named_modules()
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None)
     ]
-    layers += [(name.rpartition(".")[0], "keeps statistics of its batches") for name in running]
+    layers += [(f"the layer {name.rpartition('.')[0]!r}", "keeps statistics of its batches") for name in fit.running]
+    if not fit.apart:
+        layers.append((type(module).__name__, "computes the loss of an example from its whole batch"))
     for name, why in layers:
         raise ValueError(
             f"batch_size must be at most {fewest}, the number of examples of agent {first + sizes.index(fewest)}, "
-            f"because the layer {name!r} {why}; got {batch_size}"
+            f"because {name} {why}; got {batch_size}"
         )

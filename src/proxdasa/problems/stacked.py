@@ -76,17 +76,18 @@ def _quiet() -> Iterator[None]:
 
 
 def _plain(chain: nn.Sequential) -> bool:
-    """Whether a chain does what its layers' types say: each is known, with weights of its own, and has no hooks."""
+    """Whether a chain does what its layers' types say: each is known, with weights of its own, and as torch made it."""
     names = [name for name, _ in chain.named_parameters(remove_duplicate=False)]
     # A tensor under two names is listed twice by name but once as a parameter; the second test finds a layer that is in
     # the chain twice. Stacked parameters would come apart in either case.
     tied = len(names) > len(list(chain.parameters())) or len({*map(id, chain)}) < len(chain)
-    return not any(map(_has_hooks, chain.modules())) and not tied and all(map(_is_known, chain))
+    return not any(map(is_changed, chain.modules())) and not tied and all(map(_is_known, chain))
 
 
-def _has_hooks(layer: nn.Module) -> bool:
-    """Whether calling a layer does more than its forward method; torch has no public way to ask."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+def is_changed(layer: nn.Module) -> bool:
+    """Whether a layer does more than the forward method of its type: hooks, which torch has no public way to list."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
+    return any(hooks) or "forward" in vars(layer)
 
 
 def _is_known(layer: nn.Module) -> bool:

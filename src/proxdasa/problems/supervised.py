@@ -234,7 +234,7 @@ class Supervised(Measured):
         return self._pass(x, self._check_buffers(None), sample, slice(agents.start, agents.stop)).grads.view(x.shape)
 
     def grad_and_buffers(self, x: Tensor, buffers: Tensor, sample: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and the running statistics ``[trials, n, s]`` after the forward pass."""
+        """The gradients, and the running statistics ``[trials, n, s]`` after the forward pass."""
         made = self._pass(x, self._check_buffers(buffers), sample)
         assert made.statistics is not None
         return made.grads.view(x.shape), made.statistics.view(buffers.shape)
@@ -309,8 +309,8 @@ class Supervised(Measured):
     @cached_property
     def _tried(self) -> tuple[Dataset, list[Tensor]]:
         """The data and the agents' rows, once it is known that network, loss and data fit together."""
-        running, sizes = self._training.fit.running, [len(part) for part in self._loaded[1]]
-        check_filled_batches(self._module, running, sizes, self.batch_size, self.first)
+        sizes = [len(part) for part in self._loaded[1]]
+        check_filled_batches(self._module, self._training.fit, sizes, self.batch_size, self.first)
         _ = self._evaluating
         return self._loaded
 
