@@ -28,7 +28,7 @@ GROWING = [{"trial": 0, "k": 1000 * number, "loss": 0.1**number, "samples": numb
 
 
 def grown(k):
-    """A checkpoint of a run whose rows become more, one every 1000 iterations."""
+    """A checkpoint of a run that records a row every 1000 iterations."""
     return checkpoint(k, rows=GROWING[: k // 1000 + 1])
 
 
@@ -58,7 +58,7 @@ def harm(path, data=b""):
 
 
 def forge(place, **changes):
-    """Change what is in a checkpoint and make all sums right again: ``state``, ``rows`` as bytes, or the manifest's."""
+    """Change ``state`` or ``rows``, as bytes, or entries of the manifest of a checkpoint, and correct all checksums."""
     manifest = json.loads((place / "manifest.json").read_bytes())
     for name, data in (("state.safetensors", changes.pop("state", None)), ("rows.jsonl", changes.pop("rows", None))):
         if data is not None:
@@ -69,7 +69,7 @@ def forge(place, **changes):
 
 
 def seal(place, manifest):
-    """Write a manifest, or any text in place of all but its beginning, with the right sum."""
+    """Write a manifest, or any text in place of all but its beginning, with the right checksum."""
     head, entries = '{\n  "sha256": "', manifest
     if not isinstance(manifest, str):
         entries = json.dumps({"sha256": ""} | manifest | {"sha256": ""}, indent=2)

@@ -8,7 +8,7 @@ import torch
 
 import proxdasa
 from proxdasa import networks, problems, schedules
-from proxdasa.runs.divergence import broken_trials
+from proxdasa.runs.divergence import Replay, broken_trials
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from tests.setups import digest, in_threads
@@ -112,6 +112,60 @@ def test_a_resumed_run_remembers_it_in_every_process(tmp_path):
     for several in results:
         assert (several.stopped, several.iterations, several.diverged) == (None, 60, one.diverged)
     same_rows(one.records, results[0].records)
+
+
+EASY = {
+    "problem": problems.Quadratic(torch.eye(3).expand(6, 3, 3), torch.ones(6, 3)),
+    "stop": proxdasa.Stationary(1e-3, patience=3, every=4),
+}
+"""Of these gammas, 0.5 is stationary after 28 iterations, and 1e3 diverges in iteration 32."""
+
+
+@pytest.mark.parametrize(
+    ("gammas", "changes", "moment"),
+    [
+        (GAMMAS, {}, 27),
+        ([1.0, 0.1], {}, 28),
+        ([1.0, 0.1], {"iterations": 38}, 38),
+        ([0.5, 1e3], EASY | {"observe_every": 17}, 34),
+        ([1e3], EASY, 33),
+    ],
+)
+def test_a_run_that_goes_on_after_a_trial_diverged_ends_as_one_that_was_not_interrupted(
+    gammas, changes, moment, tmp_path
+):
+    """The trial may be broken in the state that is saved, and not observed yet."""
+    made = dataclasses.replace(setup(gammas, exact=False), **changes)
+    whole, saving = made.run(), Saving(tmp_path, every=made.iterations)
+
+    def interrupt(k, _iterations, _rows):
+        if k == moment:
+            raise KeyboardInterrupt
+
+    made.run(interrupt, saving)
+    for _ in range(2):  # and once more after it has ended
+        resumed = made.run(None, saving)
+        for name in ("stopped", "iterations", "diverged", "stationary"):
+            assert getattr(resumed, name) == getattr(whole, name), name
+        assert [(row["trial"], row["k"]) for row in resumed.records] == [
+            (row["trial"], row["k"]) for row in whole.records
+        ]
+
+
+def test_an_interruption_amid_a_replay_is_undone(tmp_path, monkeypatch):
+    """The replay counts from the last observation, and its counts must not stay."""
+    made, put_back = setup(exact=False), Replay.put_back
+    whole = made.run()
+
+    def interrupted(self):
+        monkeypatch.setattr(Replay, "put_back", put_back)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Replay, "put_back", interrupted)
+    assert made.run(None, Saving(tmp_path)).stopped == "interrupted"
+    resumed = made.run(None, Saving(tmp_path))
+    assert resumed.diverged == whole.diverged
+    assert [row["rounds"] for row in resumed.records] == [row["rounds"] for row in whole.records]
 
 
 def test_large_numbers_are_not_broken_though_their_sum_is():

@@ -181,7 +181,9 @@ def test_a_search_has_the_same_ranking_with_jobs():
 
 
 def test_a_series_is_spread_and_each_run_is_saved(tmp_path):
-    series = {"first": setup(), "second": setup(seed=1), "whole": setup(stop=proxdasa.Stationary(tolerance=1e-3))}
+    method = proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02]))
+    changes = {"first": {}, "second": {"seed": 1}, "whole": {"stop": proxdasa.Stationary(tolerance=1e-3)}}
+    series = {name: setup(trials=2, algorithm=method, **change) for name, change in changes.items()}
     made = {}
     for count in (1, 2):
         ended = []
@@ -273,7 +275,7 @@ def test_progress_while_a_part_waits_is_that_of_all_parts():
     for k in (0, 50, 100):
         together.report(0, k, 100, [{"trial": 0, "k": k}])
     together.end(0, None)
-    assert seen == [(25, 100, ()), (50, 100, ()), (50, 100, ())]
+    assert seen == [(25, 100, []), (50, 100, []), (50, 100, [])]
     seen.clear()
     together.incomplete = False
     for k in (0, 50, 100):
@@ -291,7 +293,7 @@ def uncompiled(monkeypatch):
 
 @pytest.mark.usefixtures("uncompiled")
 def test_compiled_runs_have_parts_of_whole_calls_and_the_same_numbers_in_any_number_of_processes(monkeypatch):
-    made = setup(compile=True)
+    made = setup(compile=True, iterations=8, observe_every=2)
     assert parts.divide(made) == [range(2), range(2, 4)]
     one, two = (run_setup(made, None, None, count) for count in (1, 2))
     assert_same(one, two)
@@ -308,11 +310,12 @@ def test_compiled_runs_have_parts_of_whole_calls_and_the_same_numbers_in_any_num
 
 @pytest.mark.usefixtures("uncompiled")
 def test_the_second_part_of_a_compiled_run_waits_for_the_code_of_the_first(began):
-    WorkerPool(2, [PendingRun(setup(compile=True), title=title) for title in "ab"]).run()
+    made = setup(compile=True, iterations=4, observe_every=2)
+    WorkerPool(2, [PendingRun(made, title=title) for title in "ab"]).run()
     assert began[:2] == [("a", [0]), ("b", [0])]
     assert sorted(began[2:]) == [("a", [1]), ("b", [1])]
     began.clear()
-    WorkerPool(2, [PendingRun(setup(compile=True), title="alone")]).run()
+    WorkerPool(2, [PendingRun(made, title="alone")]).run()
     assert began == [("alone", [0]), ("alone", [1])]
 
 

@@ -1,6 +1,7 @@
 """Measures against plain NumPy formulas and known values."""
 
 import dataclasses
+import math
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -213,9 +214,13 @@ def test_edge_consensus_is_not_lost_where_agents_nearly_agree():
     assert consensus_measures(networks.ring(6), torch.tensor(x))[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_merit_refuses_a_lipschitz_constant_that_is_not_positive():
+def test_measures_refuse_constants_that_are_none():
     with pytest.raises(ValueError, match="lipschitz must be a positive, finite number"):
         metrics.merit(0.0)
+    with pytest.raises(ValueError, match="optimum must be a number"):
+        metrics.merit(1.0, optimum=math.nan)
+    with pytest.raises(ValueError, match="lipschitz must be a finite number of at least 0"):
+        metrics.per_agent(-1.0)
 
 
 def test_parameters_are_part_of_the_description():
@@ -297,6 +302,17 @@ def test_a_declared_average_may_have_any_name():
     assert mine.iterations == theirs.iterations < 300
     assert torch.equal(mine.random_iterate.nan_to_num(7.0), theirs.random_iterate.nan_to_num(7.0))
     assert [row["dual_gap"] for row in mine.records] == [row["dual_gap"] for row in theirs.records]
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [(lambda view: view.x.sum((1, 2)) + 1j, "own must be a real"), (lambda _: [1.0], r"own must be \[1\].*got list")],
+)
+def test_a_measure_that_records_cannot_hold_is_refused(of, said):
+    """At once, and not when the results are saved."""
+    problem = Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    with pytest.raises(ValueError, match=said):
+        proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(3), metrics=[metrics.Metric("own", of)])
 
 
 def test_what_a_method_declares_must_be_there():

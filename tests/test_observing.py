@@ -156,7 +156,7 @@ def test_a_pace_is_not_guessed():
     class Unknown:
         dim, epoch = 3, math.inf
 
-    with pytest.raises(ValueError, match='"auto" needs to know what an evaluation costs, and Unknown does not say'):
+    with pytest.raises(ValueError, match='"auto" needs to know what an evaluation costs, but Unknown does not say'):
         choose_pace(Unknown(), 10)
     Unknown.epoch = 1_000.0
     assert choose_pace(Unknown(), 10**6) == 50

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import proxdasa
 from proxdasa import networks, problems
 from proxdasa.cli import app
+from proxdasa.engines.agents import LocalAgents
 from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
@@ -224,3 +225,26 @@ def test_a_folder_that_says_otherwise_is_not_resumed(tmp_path, ending):
     said = " ".join(resumed.output.split())
     what = "a run with checkpoints: ending: " if isinstance(ending, dict) else "saved results: it has no ending"
     assert f"{told}: not the configuration of {what}" in said
+
+
+def test_a_cost_that_an_earlier_version_did_not_count_stays_unknown(tmp_path):
+    """Its records would otherwise hold what was spent since the run was continued."""
+    problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
+    setup = Setup(proxdasa.DPSGD(0.1), problem, networks.ring(3), iterations=30, observe_every=10)
+    counts = LocalAgents.counts
+
+    def stop(at):
+        def progress(k, *_):
+            if k == at:
+                raise KeyboardInterrupt
+
+        return progress
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalAgents, "counts", lambda self: {k: v for k, v in counts(self).items() if k != "bytes"})
+        setup.run(stop(10), Saving(tmp_path))
+    setup.run(stop(20), Saving(tmp_path))
+    result, plain = setup.run(saving=Saving(tmp_path)), setup.run()
+    assert ["bytes" in row and math.isnan(row["bytes"]) for row in result.records] == [False, False, True, True]
+    for cost in ("samples", "gradients", "rounds", "vectors"):
+        assert [row[cost] for row in result.records] == [row[cost] for row in plain.records]

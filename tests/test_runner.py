@@ -10,14 +10,18 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import networks, problems, regularizers, schedules
+from proxdasa import networks, problems, regularizers, schedules, tuning
 from proxdasa.contracts import Evaluation
 from proxdasa.engines import Simulator
 from proxdasa.runs.binding import draw_random_iterates
 from proxdasa.runs.denormals import flushed_denormals
+from proxdasa.runs.divergence import Replay
+from proxdasa.runs.interleaved_runs import take_turns
+from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
 
 POPULATION = problems.PhaseRetrieval(agents=4, dim=10, evaluation="population")
+HALF = problems.Quadratic(torch.eye(10).half().expand(4, 10, 10), torch.ones(4, 10).half())
 METHOD = proxdasa.ProxDASA(gamma=0.01)
 RING = networks.ring(4)
 
@@ -99,6 +103,18 @@ def test_x0_broadcasts(shape):
     setup = Setup(METHOD, POPULATION, RING, trials=2, iterations=1, x0=x0)
     assert torch.equal(setup.start(), x0.expand(2, 4, 10))
     assert run(x0=x0.tolist(), iterations=1).x.shape == (2, 4, 10)
+
+
+def test_x0_of_a_list_is_not_rounded_to_single_precision():
+    setup = Setup(METHOD, POPULATION.to(torch.float64), RING, x0=[0.1] * 9 + [1e300])
+    assert setup.start()[0, 0].tolist() == [0.1] * 9 + [1e300]
+    assert tuning.Search(setup, [{"gamma": 0.1}]).setup.start()[0, 0].tolist() == [0.1] * 9 + [1e300]
+
+
+@pytest.mark.parametrize("x0", ["zero", [[1.0], [1.0, 2.0]], [None] * 10, object(), torch.full((10,), 1j)])
+def test_x0_that_is_no_list_of_numbers_is_refused(x0):
+    with pytest.raises(ValueError, match="x0 must be "):
+        run(x0=x0)
 
 
 def test_x0_is_not_written_to():
@@ -349,6 +365,7 @@ def test_random_iterate_only_on_request():
         ({"iterations": 10.5}, "iterations must be a whole number"),
         ({"trials": 0}, "trials must be a whole number"),
         ({"observe_every": 0}, "observe_every must be a whole number"),
+        ({"problem": HALF}, "problem: its numbers are torch.float16, too coarse .*; choose float32 or float64"),
         ({"network": networks.ring(5)}, r"network: ring\(5\) has 5 agents, but the problem has 4"),
         ({"x0": torch.zeros(3)}, r"x0 of shape \[3\] does not broadcast to \[trials, agents, d\] = \[2, 4, 10\]"),
         ({"algorithm": proxdasa.ProxDASA(proxdasa.per_trial([0.1, 0.2, 0.3]))}, "gamma has 3 per-trial values"),
@@ -433,7 +450,10 @@ def test_steps_in_several_threads_leave_the_number_that_later_threads_begin_with
         ({"mixing": proxdasa.Gossip}, r"mixing must be a mixing, such as Gossip\(1\)"),
         ({"mixing": "gossip"}, "mixing must be a mixing"),
         ({"metrics": ["loss"]}, r"metrics must be a list of proxdasa\.metrics"),
+        ({"metrics": None}, r"metrics must be a list of proxdasa\.metrics"),
         ({"dtype": "float64"}, r"dtype must be torch\.float32 or torch\.float64"),
+        ({"exact": "no"}, "exact must be True or False; got 'no'"),
+        ({"random_iterate": 1}, "random_iterate must be True or False; got 1"),
     ],
 )
 def test_refuses_the_wrong_kind_of_object(settings, message):
@@ -456,6 +476,8 @@ def test_a_callable_that_gives_no_step_size_is_refused(value):
     bad = proxdasa.per_trial(value) if isinstance(value, list) else value
     with pytest.raises(ValueError, match=r"alpha\(3\) must be (a finite number of at least 0|at least 0 in|finite)"):
         run(proxdasa.ProxDASA(0.01, alpha=lambda k: bad if k == 3 else 0.2))
+    with pytest.raises(ValueError, match=r"alpha\(3\) must be"):
+        run(proxdasa.ProxDASA(0.01, schedules.Schedule("mine", {"a": 0.2}, lambda k, n, K, a: bad if k == 3 else a)))
 
 
 def test_an_interruption_before_R_leaves_no_random_iterate():
@@ -488,6 +510,42 @@ def test_interrupted_before_anything_was_computed(monkeypatch):
     assert (result.stopped, result.iterations, result.records) == ("interrupted", 0, [])
     with pytest.raises(ValueError, match="stopped before its first iteration"):
         _ = result.mean
+
+
+def test_interrupted_before_there_is_a_random_iterate(monkeypatch):
+    monkeypatch.setattr(proxdasa.ProxDASA, "init", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert run(random_iterate=True).state == {}
+
+
+def test_interrupted_before_its_first_pause():
+    """An interruption may come before a run has begun; those beside it are interrupted too, and all have results."""
+    nothing = Result({}, [], {}, 0, "interrupted")
+
+    def course(early):
+        try:
+            if not early:
+                yield
+        except KeyboardInterrupt:
+            return nothing
+        return nothing
+
+    assert take_turns([course(early=False), course(early=True)]) == [nothing, nothing]
+
+
+def test_an_observation_that_was_interrupted_is_not_made_twice(tmp_path, monkeypatch):
+    """Ctrl-C may come when its rows are there, and it is not noted yet that they are."""
+    whole, original = run(), Replay.remember
+
+    def interrupted(self, k, *args):
+        if k == 12 and not any(tmp_path.iterdir()):
+            raise KeyboardInterrupt
+        original(self, k, *args)
+
+    monkeypatch.setattr(Replay, "remember", interrupted)
+    assert run(observe_every=4, checkpoints=tmp_path).stopped == "interrupted"
+    resumed = run(observe_every=4, checkpoints=tmp_path)
+    assert [row["k"] for row in resumed.records] == [k for k in range(0, 41, 4) for _ in range(2)]
+    assert torch.equal(resumed.x, whole.x)
 
 
 @pytest.mark.parametrize("verb", ["grad", "prox", "mix"])
@@ -613,3 +671,32 @@ def test_a_penalty_that_adds_up_trials_is_refused():
 
     with pytest.raises(ValueError, match=r"Total.value must have the shape \[2, 1\]; got \[\]"):
         run(regularizer=Total(), iterations=3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            lambda x: x.sum(-1, keepdim=True),
+            r"Own.prox must be \[2, 4, 10\] of torch.float32, as x is; got \[2, 4, 1\]",
+        ),
+        (lambda x: x.double(), r"Own.prox must be .* as x is; got \[2, 4, 10\] of torch.float64"),
+        (lambda x: x.numpy(), "Own.prox must be .* as x is; got ndarray"),
+        (lambda x: x.mul_(0.9), "Own.prox writes into x; use operations that are not in place"),
+    ],
+)
+@pytest.mark.parametrize("method", [proxdasa.ProxDASA(0.1), proxdasa.PGExtra(0.1)], ids=lambda m: m.facts.title)
+def test_proximal_steps_of_another_form_are_refused(method, answer, words):
+    """Prox-DASA would broadcast a number for each row, and PG-EXTRA uses the point before the step once more."""
+
+    class Own:
+        def value(self, x):
+            return x.abs().sum(-1)
+
+        def prox(self, x, gamma):
+            return answer(x)
+
+    made = Setup(method, Centres(), networks.ring(4), regularizer=Own(), trials=2, metrics=())
+    algorithm, engine = made.bound(), made.engine()
+    with pytest.raises(ValueError, match=words):
+        algorithm.step(engine, 0, algorithm.init(engine, made.start()))

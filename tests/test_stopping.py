@@ -8,6 +8,7 @@ from proxdasa import Stationary, networks, problems, regularizers, schedules
 from proxdasa.configs.reading import build
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
+from proxdasa.runs.stopping import Watch
 from tests.setups import in_threads
 
 N, D = 6, 8
@@ -60,7 +61,7 @@ def test_a_trial_is_done_when_it_first_was_however_long_the_others_take():
 
 def test_it_does_not_stop_where_agents_cannot_know():
     """The z of Prox-DASA differ by agent as their data do, so no small tolerance is certified."""
-    result = setup(Stationary(0.05, every=20), method=proxdasa.ProxDASA, iterations=3_000).run()
+    result = setup(Stationary(0.05, every=20), method=proxdasa.ProxDASA, iterations=1_500).run()
     assert result.stopped is None
     assert result.stationary == {}
 
@@ -75,7 +76,7 @@ def test_z_that_begins_at_zero_deceives_nobody():
 
 def test_a_lucky_moment_is_not_enough():
     """Noise keeps ‖G‖² around 2; it dips below 0.5 now and then, but not for five looks in a row."""
-    noisy = {"noise": 20.0, "iterations": 4_000, "regularizer": regularizers.Zero()}
+    noisy = {"noise": 20.0, "iterations": 2_000, "regularizer": regularizers.Zero()}
     once = setup(Stationary(3.0, patience=1, every=10), **noisy).run()
     patient = setup(Stationary(3.0, patience=20, every=10), **noisy).run()
     assert once.stopped == "stationary"
@@ -127,6 +128,22 @@ def test_a_resumed_run_stops_where_it_would_have(tmp_path):
     assert torch.equal(result.x, whole.x)
     again = part.run(None, Saving(tmp_path))
     assert (again.stopped, again.iterations) == ("stationary", whole.iterations), "it has stopped for good"
+
+
+def test_an_interruption_before_agents_look_costs_no_look(tmp_path, monkeypatch):
+    """Ctrl-C may come when the iteration is made, and the rule not applied yet."""
+    made, original = setup(Stationary(0.05, patience=3, every=20), **SOON), Watch.note
+    whole = made.run()
+
+    def interrupted(self, engine, k, state):
+        if k == whole.iterations - 20 and not any(tmp_path.iterdir()):
+            raise KeyboardInterrupt
+        return original(self, engine, k, state)
+
+    monkeypatch.setattr(Watch, "note", interrupted)
+    assert made.run(None, Saving(tmp_path)).stopped == "interrupted"
+    resumed = made.run(None, Saving(tmp_path))
+    assert (resumed.stationary, resumed.iterations) == (whole.stationary, whole.iterations)
 
 
 def test_it_is_part_of_the_results(tmp_path):

@@ -1,8 +1,8 @@
 """Devices on which runs compute: which there are, what they lack, and how tensors get there.
 
-Words are drawn, and samples made of them, on the host: so every device sees the same samples. Everything else lives
-where the rows of the state do. A tensor is made with the device of its inputs; what comes from the host is moved by
-`send`, in blocks, or kept in a `Movable`.
+Random words are drawn, and samples made from them, on the host, so every device sees the same samples. Everything else
+is on the device of the state's rows. A new tensor is created on the device of its inputs; what comes from the host is
+moved by `send`, in blocks, or kept in a `Movable`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def widest(device: torch.device) -> torch.dtype:
 
 
 class Movable:
-    """A constant tensor, kept in the types and on the devices where it was needed, so that it is moved only once."""
+    """A constant tensor with its copies in other types and on other devices, so that each is made only once."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor, self._kept = tensor, dict[tuple[torch.dtype, torch.device], Tensor]()

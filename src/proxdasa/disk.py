@@ -19,7 +19,7 @@ class StorageError(OSError):
 
 @contextmanager
 def beside(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a temporary file next to ``path``, ready to be renamed; otherwise it is removed."""
+    """Write data to a temporary file next to ``path``, for the caller to rename; it is removed if that fails."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:

@@ -35,10 +35,12 @@ def check(needed: float, what: str, remedy: str) -> None:
     """Raise ValueError if more bytes are needed than the limit."""
     needed = min(needed, 10**300)  # an integer from a file may be too large for a float
     if needed > (allowed := limit()):
-        example = f"{VARIABLE}={_size(1.2 * needed).replace(' ', '')}"
+        enough = 1.2 * needed
+        # Larger numbers are written with an exponent, which the variable does not take, and no machine has as much.
+        example = f", such as {VARIABLE}={_size(enough).replace(' ', '')}" if enough < 999 * UNITS["T"] else ""
         raise ValueError(
             f"{what} would take about {_size(needed)} of memory, but the limit is {_size(allowed)}; {remedy}, or raise "
-            f"the limit with the environment variable {VARIABLE}, such as {example}"
+            f"the limit with the environment variable {VARIABLE}{example}"
         )
 
 
@@ -69,7 +71,7 @@ def is_exhausted(error: Exception) -> bool:
     """Whether an error says that there was not enough memory to allocate."""
     # For lack of CPU memory torch raises a plain RuntimeError, so its text is all there is to go by. A test makes torch
     # raise it, and fails if the text changes.
-    # For lack of a GPU's, its subclass OutOfMemoryError says "out of memory".
+    # When a GPU runs out of memory, its subclass OutOfMemoryError says "out of memory".
     said = ("allocate memory", "out of memory")
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(map(str(error).__contains__, said))

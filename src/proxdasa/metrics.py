@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.checks import check_positive_number
+from proxdasa.checks import check_not_negative, check_number, check_positive_number
 from proxdasa.contracts import Evaluation, Observer, Regularizer, is_separable
 from proxdasa.schedules import Number
 from proxdasa.thread_counts import threads
 
 AT_ONCE, SLICE = 2**22, 2**17
-"""Elements of temporary tensors up to which they are computed as a whole, and of those in a slice of longer ones."""
+"""Temporary tensors of up to ``AT_ONCE`` elements are computed as a whole, larger ones in slices of ``SLICE``."""
 
 
 class View:
@@ -117,7 +117,7 @@ class View:
 
     def spread(self, x: Tensor, mean: Tensor) -> Tensor:
         """The mean squared distance from the mean, (1/n) Σ_i ‖x_i − x̄‖² ``[trials]``."""
-        # A few agents at a time if rows are long, because differences of all take as much memory as x.
+        # A few agents at a time if rows are long, because the differences of all agents take as much memory as x.
         count = max(1, AT_ONCE // (x.shape[0] * x.shape[-1]))
         squares = lambda rows, mean: (rows - mean).square_().sum(-1, keepdim=True)  # noqa: E731
         each = [add_up(squares, rows, mean) for rows in torch.split(x, count, dim=-2)]
@@ -129,12 +129,12 @@ def add_up(function: Callable[..., Tensor], *vectors: Tensor, separable: bool = 
 
     The function must be a sum over coordinates; if it is not ``separable``, it is called with all of them.
     """
-    # The slices must not depend on how many agents are here, or sums would have other bits elsewhere.
+    # Slices must not depend on how many agents are here: sums would then be rounded differently in other processes.
     trials, _, d = vectors[0].shape
     if trials * d <= AT_ONCE or not separable:
         return function(*vectors)
     slices = zip(*(torch.split(each, max(1, SLICE // trials), dim=-1) for each in vectors), strict=True)
-    with threads(1):  # slices stay in the cache of a core; to hand each to several would take longer
+    with threads(1):  # a slice stays in the cache of one core; sharing it among several would take longer
         return functools.reduce(torch.add, itertools.starmap(function, slices))
 
 
@@ -239,11 +239,11 @@ dual_gap = Metric("dual_gap", _dual_gap, needs_z=True)
 z_consensus = Metric("z_consensus", _z_consensus, needs_z=True)
 """(1/n) ‖Z − Z̄‖²."""
 certificate = Metric("certificate", _certificate, needs_z=True)
-"""‖G(x̄, z̄, γ)‖², the stationarity as the agents themselves can know it (remark "Dual convergence")."""
+"""‖G(x̄, z̄, γ)‖², the stationarity that agents can compute without ∇F (remark "Dual convergence")."""
 edge_consensus = Metric("edge_consensus", _edge_consensus)
 """SPPDM's g_W = Σ_{i~j, i<j} ‖x_i − x_j‖²."""
 lowest_accuracy = Metric("lowest_accuracy", _lowest_accuracy)
-"""The test accuracy of the agent whose own x_i has the lowest; takes n evaluations on test data."""
+"""The lowest test accuracy of any agent's own x_i; takes n evaluations on test data."""
 
 
 def table_stationarity(regularizer: Regularizer | None = None) -> Metric:
@@ -273,12 +273,13 @@ def per_agent(lipschitz: float) -> Metric:
         ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3),
         ...     problem,
         ...     networks.ring(3),
-        ...     iterations=100,
+        ...     iterations=60,
         ...     metrics=[metrics.per_agent(lipschitz=1.0)],
         ... )
         >>> result.records[-1]["per_agent"] < 1e-6
         True
     """
+    check_not_negative(lipschitz, "lipschitz")
 
     def of(view: View) -> Tensor:
         points, r = view.gather()
@@ -310,6 +311,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
         ('1.50', True)
     """
     check_positive_number(lipschitz, "lipschitz")
+    check_number(optimum, "optimum")
 
     def of(view: View) -> Tensor:
         γ, x, z, value = view.gamma, view.x_mean, view.z_mean, view.engine.value

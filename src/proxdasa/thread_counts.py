@@ -10,11 +10,11 @@ import torch
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Context manager: this thread computes in so many threads.
+    """Context manager: torch uses this many threads for what the current Python thread computes.
 
-    Each thread of Python has a number of its own, so others that compute meanwhile keep theirs. But every number that
-    is set is also the one that threads started later begin with, so nothing is set that is not a change. Otherwise a
-    thread that began with the 1 of another one would set it again after that one has restored its own.
+    Torch keeps one number for each Python thread, so other threads that compute meanwhile keep theirs. But setting the
+    number also sets the initial number of all threads that start later. So it is set only if it changes: otherwise a
+    thread that started with another thread's 1 would set 1 again after the other one has restored its own number.
     """
     before = torch.get_num_threads()
     if count == before:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from proxdasa import samples
-from proxdasa.checks import check_finite, check_not_negative, invalid
+from proxdasa.checks import InvalidArgumentError, check_finite, check_not_negative, invalid
 from proxdasa.contracts import Algorithm
 from proxdasa.descriptions import describe
 from proxdasa.devices import CPU
@@ -33,13 +33,25 @@ def bind(
         for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
             _check_range(name, given, trials, dtype)
         if isinstance(value, Schedule):
-            changes[name] = value.bind(n, iterations, dtype)
+            schedule = value.bind(n, iterations, dtype)
+            changes[name] = _convert_values(schedule, name, trials, dtype) if value.own else schedule
         elif isinstance(value, Tensor):
             changes[name] = value.to(dtype)
         elif callable(value):
             changes[name] = _convert_values(value, name, trials, dtype)
     bound: Algorithm = dataclasses.replace(algorithm, **changes)  # type: ignore[type-var]
     return bound if device == CPU else _move(bound, device)
+
+
+def as_rows(x0: Any, dtype: torch.dtype) -> Tensor:
+    """A starting point as a tensor of the run's type; a list is not rounded to another type on the way."""
+    try:
+        rows = torch.as_tensor(x0) if isinstance(x0, Tensor | np.ndarray) else torch.as_tensor(x0, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(f"x0 must be a tensor, or a list of numbers: {error}") from None
+    if rows.is_complex():
+        raise InvalidArgumentError(f"x0 must be real; got {describe(rows.dtype)}")
+    return rows.to(dtype)
 
 
 def _move(bound: Algorithm, device: torch.device) -> Algorithm:

@@ -80,6 +80,7 @@ class Expected:
                 and len(value) == self.watched
                 and all(_whole(number, -1, self.iterations) for number in value)
             ),
+            "watched": lambda value: value is None or _whole(value, -1, k),  # checkpoints of earlier versions lack it
         }
         for name, fit in fits.items():
             if not fit(notes.get(name)):

@@ -255,7 +255,7 @@ def _link(lines: _Lines, path: Path) -> bool:
         os.link(lines.file, path)
     except OSError:  # somebody removed it, or the file system has no hard links
         return False
-    # If somebody has cut it, appending at the old size would fill the gap with zeros.
+    # If somebody has truncated it, appending at the old size would fill the gap with zeros.
     if path.stat().st_size >= lines.size:
         return True
     path.unlink()

@@ -28,7 +28,7 @@ WORTH = 20
 """Seconds that compiling must save, by an estimate that is rounded down; it takes about 15, and less once the code is
 cached on disk."""
 MUCH = 8 * WORTH
-"""Seconds to save from which a run is long."""
+"""A run is long if compiling saves more than this many seconds."""
 COMPILED = "compiled"
 """The name, among the facts of a run, of whether its steps are compiled."""
 
@@ -49,13 +49,13 @@ class CompileWarning(UserWarning):
 
 
 def block_size(paces: Sequence[int], seconds: float) -> int:
-    """How many iterations to compile together, if other work is due at these paces, and compiling saves so much."""
+    """How many iterations to compile together, given the paces of other work and the seconds that compiling saves."""
     distance, sizes = math.gcd(*paces), LONG if seconds > MUCH else SHORT
     return max((size for size in sizes if distance % size == 0), default=min(sizes[-1], *paces))
 
 
 def saved_seconds(iterations: int, variables: int, elements: int) -> float:
-    """An estimate of what compiling saves in so many iterations of a method with so many variables."""
+    """An estimate of what compiling saves, given the number of variables of the method and the elements of each."""
     return iterations * (STEP + ELEMENT * (variables - 1) * elements)
 
 
@@ -106,6 +106,8 @@ class Steps:
         self._engine, self._algorithm, self._keep = engine, algorithm, keep
         self._step = in_place or (lambda k, state: step(engine, k, state))
         self.block: Block | None = None
+        self.refused = False
+        """Whether steps that should be compiled are not."""
 
     def compile(self, state: Any, paces: Sequence[int], first: int, iterations: int) -> None:
         """Compile blocks that end where something is due; if that is impossible, continue without them."""
@@ -127,6 +129,6 @@ class Steps:
         return k + 1, self._step(k, state)
 
     def _do_without(self, error: NotCompilableError) -> None:
-        self.block = None
+        self.block, self.refused = None, True
         if self._engine.writes:  # one process warns for all
             caller_warnings.warn(f"steps are not compiled, and take longer: {error}", CompileWarning)

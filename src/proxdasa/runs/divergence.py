@@ -1,8 +1,8 @@
 """Finding where a run diverged.
 
-Looking for non-finite values in every step would slow down every run. Instead the loop looks when it observes, and
-replays a run that has diverged from the last observation while checking every verb. Samples are named, so the replay is
-the same run.
+Looking for non-finite values in every step would slow down every run. Instead the loop looks when it observes. If a run
+has diverged, the loop replays it from the last observation and checks the result of every call. Samples are named, so
+the replay is the same run.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class DivergenceWarning(UserWarning):
 
 
 class CheckedAgents:
-    """The agents' verbs, recording the first call in which a row of each agent is not finite, in some of the trials.
+    """The methods of `Agents`; records for each agent the first call in which its row is not finite, in some trials.
 
-    All processes call the same verbs in the same order, so the number of the call tells which agent was first wherever
-    it lives: mixing spreads non-finite values to the neighbours, but only in later calls.
+    All processes make the same calls in the same order, so the number of a call says which agent was first, whichever
+    process it is in: mixing spreads non-finite values to the neighbours, but only in later calls.
     """
 
     def __init__(self, engine: Engine, trials: Collection[int]) -> None:
         self._engine, self._trials, self.k = engine, sorted(trials), 0
         self.agents: Agents = engine
-        """The agents whose verbs are called."""
+        """The agents that compute."""
         self.calls = 0
         """The number of checks so far; each further slice of the same rows starts from the count of the first."""
         # For each trial and agent here: the call, and the iteration it belongs to.
@@ -149,6 +149,7 @@ class Replay:
         self._engine, self._step = engine, step
         self.k = 0
         """The iteration of the last observation."""
+        self._before: tuple[Mapping[str, float], dict[str, Tensor]] | None = None
 
     def remember(self, k: int, state: Any, costs: Mapping[str, float]) -> None:
         """Keep a state and the costs so far, by which rounds are numbered."""
@@ -163,7 +164,7 @@ class Replay:
         first agent that is broken in the second state.
         """
         engine, state, watched = self._engine, self._state, CheckedAgents(self._engine, trials)
-        spent, kept = engine.counts(), engine.extra_rows
+        self._before = engine.counts(), engine.extra_rows
         try:
             with engine.stepping():
                 engine.restore(self._costs)
@@ -175,8 +176,14 @@ class Replay:
                     for tensor in state:
                         watched.check(tensor)
         finally:
-            engine.restore(spent)
-            engine.extra_rows = kept
+            self.put_back()
         for tensor in broken:
             watched.check(tensor)
         return watched.found()
+
+    def put_back(self) -> None:
+        """Undo what a replay has done to the engine, if that is still to be done: an interruption may come amid it."""
+        if self._before:
+            spent, self._engine.extra_rows = self._before
+            self._engine.restore(spent)
+            self._before = None

@@ -7,7 +7,7 @@ from proxdasa.engines.products import dense_pays
 from proxdasa.samples import BLOCK
 
 SCRATCH = 4
-"""Temporary tensors of the size of a variable in each step."""
+"""How many temporary tensors of the size of a variable a step needs."""
 SLICED = 2
 """The same for a step in slices: a gradient, and what measuring needs."""
 COPIES = 3

@@ -24,8 +24,9 @@ def take_turns(
     stopping = False
     # Entered here too: courses end at different times, and each restores the settings that it found.
     with torch.no_grad(), flushed_denormals():
-        for course in courses:
-            next(course)
+        for i, course in enumerate(courses):
+            if (result := _advance(course, stopping=False)) is not None:  # interrupted before its first pause
+                results[i], stopping = result, True
         while left := [i for i in range(len(courses)) if i not in results]:
             for i in left:
                 try:

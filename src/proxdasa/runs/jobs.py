@@ -71,7 +71,7 @@ def choose_jobs(setups: Sequence[Setup], jobs: int | None = None, own_code: bool
         check_count(jobs, "jobs")
         if jobs > 1 and elsewhere:
             raise ValueError(
-                f'jobs are processes on cores, and device = "{elsewhere}" takes one; leave one of them out'
+                f'jobs are processes on CPU cores, but device = "{elsewhere}" uses one process; leave one of them out'
             )
         if jobs > 1 and not able:
             raise ValueError(

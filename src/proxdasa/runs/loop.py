@@ -14,8 +14,8 @@ from torch import Tensor
 
 from proxdasa import caller_warnings
 from proxdasa.contracts import Agents, Algorithm, Engine
-from proxdasa.devices import form
 from proxdasa.disk import sweep
+from proxdasa.engines.checked_answers import check_state
 from proxdasa.metrics import Metric, View
 from proxdasa.runs.checkpoint_contents import Expected
 from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
@@ -60,6 +60,8 @@ class Loop:
     diverged: dict[int, Divergence] = field(default_factory=dict, init=False)
     stopped: str | None = field(default=None, init=False)
     seconds: float = field(default=0.0, init=False)
+    _replay: Any = field(default=None, init=False)
+    _steps: Steps | None = field(default=None, init=False)
     _seen: int = field(default=-1, init=False)
     """The iteration of the last observation."""
     _now: tuple[int, Any] = field(default=(0, None), init=False)
@@ -71,7 +73,7 @@ class Loop:
         return result
 
     def course(self, progress: Progress | Sequence[Progress] | None = None, saving: Saving | None = None) -> Course:
-        """The same run with pauses: one at the start, and one whenever there was more to do than to step."""
+        """The same run as a generator, which pauses at the start and after each observation, check or checkpoint."""
         self._listeners = Listeners(progress)
         self._kept = torch.full_like(self.start, torch.nan) if self.keep else None
         self._saving = saving
@@ -83,7 +85,11 @@ class Loop:
                 yield from self._iterate()
             except KeyboardInterrupt:
                 self.stopped = "interrupted"
+                if self._replay:
+                    self._replay.put_back()
                 self.engine.rewind(self.k)
+                # An observation appends its rows in one piece, perhaps just before the interruption.
+                self._seen = max(self._seen, self.rows[-1]["k"] if self.rows else -1)
             except Exception as error:
                 self.engine.fail(f"{type(error).__name__}: {error}")
                 raise
@@ -100,13 +106,13 @@ class Loop:
         if not earlier:
             with self.engine.stepping():
                 self._now = (0, self._check(self.algorithm.init(self.engine, self.start), "init"))
-        elif self.watch and self.watch.finished(self.diverged):
-            self.stopped = "stationary"
         self.start = self.start.new_empty(1).expand_as(self.start)  # only its form is needed from here on
         sliced = None if self.compile else self.engine.sliced(self.algorithm)
         self._in_place = sliced and StepsInPlace(self.engine, self.algorithm, sliced, len(self.start), self.first)
-        self._replay = self._in_place or Replay(self.engine, self._step)
-        self._replay.remember(*self._now, self.engine.counts())
+        replay = self._in_place or Replay(self.engine, self._step)
+        replay.remember(*self._now, self.engine.counts())
+        self._replay = replay
+        self._watch_if_due()
         self._observe_if_due()
 
     def _iterate(self) -> Generator[None, None, None]:
@@ -114,13 +120,13 @@ class Loop:
         watched = self.watch.rule.every if self.watch else None
         paces = [pace for pace in (self.observe_every, watched) if pace]
         place = self._in_place
-        steps = Steps(self.engine, self.algorithm, self._step, self.keep, place.step if place else None)
+        steps = self._steps = Steps(self.engine, self.algorithm, self._step, self.keep, place.step if place else None)
         if self.compile and self.k < self.iterations:
             with self._listeners.waiting("compiling the steps"):
                 steps.compile(self._now[1], paces, self.first, self.iterations)
         tick, first = max(1, self.iterations // 200), True
         while self.k < self.iterations and not self.stopped:
-            # The next iteration after which there is more to do than to step, so that the loop below does nothing else.
+            # The next iteration after which the run is observed or the stopping rule asked: until then, only step.
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
             # A block may end after a checkpoint is due, which then waits: how iterations are computed, and so the last
             # bits of a run, must not depend on how often it is saved.
@@ -133,7 +139,7 @@ class Loop:
                         self.stopped = "interrupted"
                         break
                     k, state = steps.advance(*self._now, due)
-                    # Later states have the form of the first, and a check in each iteration would cost time.
+                    # Only the first state is checked: later ones have the same form, and each check takes time.
                     if first:
                         first, state = False, self._check(state, "step")
                     for trial in self.keep.get(k, ()):
@@ -143,46 +149,43 @@ class Loop:
                     if k // tick > before // tick and k < due:
                         self._listeners.report(k, self.iterations, ())
             self.seconds += time.perf_counter() - began
-            asked = self.watch is not None and not self.stopped and self.k % self.watch.rule.every == 0
-            if asked and self.watch.satisfied(self.engine, *self._now, self.diverged):  # type: ignore[union-attr]
-                self.stopped = "stationary"
+            self._watch_if_due()
             self._observe_if_due()
             done = self.k == self.iterations or self.stopped == "stationary"
             if save_every and (done or (not self.stopped and self.k >= saved)):
                 self._save()
             yield
-        if self.compile and not steps.block:
-            self.config = {**self.config, "facts": {**self.config["facts"], COMPILED: False}}
 
     def _step(self, agents: Agents, k: int, state: Any) -> Any:
         """One step. Agents that are out keep their whole state, whatever the method would have done to it."""
-        # Extra rows, such as copies kept by a mixing, belong to an agent as its state does: if it is out, it keeps
-        # both.
+        # Extra rows, such as the copies of a compressed mixing, belong to an agent as its state does: while it is out,
+        # it keeps both.
         active, before = self.engine.enter(self.first + k), dict(self.engine.extra_rows)
         new = self.algorithm.step(agents, k, state)
         if active is None:
             return new
         for name, rows in self.engine.extra_rows.items():
-            kept = before[name] if name in before else torch.zeros_like(rows)  # zeros, before it has taken part
+            kept = before[name] if name in before else torch.zeros_like(rows)  # zeros until it takes part
             self.engine.extra_rows[name] = torch.where(active, rows, kept)
         return type(new)(*(torch.where(active, moved, kept) for moved, kept in zip(new, state, strict=True)))
 
     def _check(self, state: Any, verb: str) -> Any:
-        """Return the state if it is valid: a mistake in a user's own method would surface far from its cause."""
-        what, x = f"{verb} of {type(self.algorithm).__name__}", self.start
-        if not isinstance(state, self.algorithm.State):
-            raise TypeError(f"{what} must return its State; got {type(state).__name__}")
-        for name, given in state._asdict().items():
-            found = form(given) if isinstance(given, Tensor) else type(given).__name__
-            if found != form(x):
-                raise TypeError(f"{what}: {name} must be {form(x)}, as x is; got {found}")
-        return state
+        return check_state(self.algorithm, state, self.start, verb)
+
+    def _watch_if_due(self) -> None:
+        """Apply the stopping rule at its pace; an interruption may come before or after."""
+        if self.watch and self.k and not self.stopped and self.k % self.watch.rule.every == 0:
+            self._mark_diverged()  # which are not waited for
+            if self.watch.satisfied(self.engine, *self._now, self.diverged):
+                self.stopped = "stationary"
 
     def _observe_if_due(self) -> None:
         """Observe at the set pace and at the end, but never twice: an interruption may come before or after."""
         due = self.k % self.observe_every == 0 or self.k == self.iterations or self.stopped == "stationary"
         if due and self._seen < self.k:
             self._observe()
+        if due and len(self.diverged) == len(self.start):
+            self.stopped = "diverged"
 
     def _observe(self) -> None:
         k, state = self._now
@@ -203,8 +206,6 @@ class Loop:
         self.rows += latest
         self._replay.remember(k, state, spent)
         self._seen = k
-        if not latest:
-            self.stopped = "diverged"
         self._listeners.report(k, self.iterations, latest)
 
     def _view(self, state: Any) -> View:
@@ -219,7 +220,7 @@ class Loop:
     def _mark_diverged(self) -> None:
         k, state = self._now
         broken = [trial for trial in broken_trials(self.engine, state) if trial not in self.diverged]
-        if not broken:
+        if not broken or not self._replay:  # without it, nothing was computed since the last checkpoint
             return
         if k == 0:
             raise ValueError(f"the starting point of trial {self.first_trial + broken[0]} is not finite")
@@ -238,12 +239,14 @@ class Loop:
         """Write a checkpoint; all processes get here after the same iteration."""
         assert self._saving is not None
         assert self._checkpoints is not None
-        counts = self.engine.counts()
+        self._mark_diverged()  # where that was cannot be found from a state that is broken already
+        counts = {name: count for name, count in self.engine.counts().items() if not math.isnan(count)}
         state = self._collect_state()
         if self.engine.writes:
             diverged = {str(trial): list(where) for trial, where in self.diverged.items()}
             notes = {"observed": self._seen, "seconds": self.seconds, "counts": counts, "diverged": diverged}
             notes["watch"] = self.watch.numbers() if self.watch else []
+            notes |= {"watched": self.watch.seen} if self.watch else {}
             extra = {name: rows.shape[-1] for name, rows in self.engine.extra_rows.items()}
             notes |= {"extra_rows": extra} if extra else {}
             notes |= {"first": self._first} if self._first else {}
@@ -275,9 +278,9 @@ class Loop:
         told = engine.broadcast({"k": found.k, **found.notes} if found else None)
         if told is None:
             return False
-        engine.restore({name: told["counts"].get(name, 0) for name in engine.counts()})
+        engine.restore(told["counts"])
         if self.watch:
-            self.watch.restore(told["watch"])
+            self.watch.restore(told["watch"], told.get("watched", told["k"]))
         self.seconds, self._seen = told["seconds"], told["observed"]
         self.diverged = {int(trial): Divergence(*where) for trial, where in told["diverged"].items()}
         saved = found.state if found else {}
@@ -312,15 +315,18 @@ class Loop:
         return seen
 
     def _collect_state(self) -> dict[str, Tensor]:
-        state = self._now[1]._asdict() if self._now[1] else {}  # empty if it was interrupted at once
-        state |= {} if self._kept is None else {RANDOM_ITERATE: self._kept}
-        state |= {EXTRA + name: rows for name, rows in self.engine.extra_rows.items()} if state else {}
+        if not self._now[1]:  # interrupted at once
+            return {}
+        state = self._now[1]._asdict() | ({} if self._kept is None else {RANDOM_ITERATE: self._kept})
+        state |= {EXTRA + name: rows for name, rows in self.engine.extra_rows.items()}
         return {name: self.engine.collect(rows) for name, rows in state.items()}
 
     def _result(self) -> Result:
         if self.stopped == "interrupted" and self._checkpoints and self._now[1]:
             self._save()
         done, state = self.watch.done if self.watch else {}, self._collect_state()
+        if self._steps and self._steps.refused:
+            self.config = {**self.config, "facts": {**self.config["facts"], COMPILED: False}}
         return Result(
             config=dict(self.config),
             records=self.rows,

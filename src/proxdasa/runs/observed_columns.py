@@ -16,20 +16,23 @@ def measure(metrics: Iterable[Metric], view: View) -> list[tuple[str, list[float
         if _versions(view) != before:
             raise ValueError(
                 f"the measure {metric.name}, or what it calls of the problem or the regularizer, writes into the state "
-                "of the run, which would go on from what it has left; use operations that are not in place, or a "
+                "of the run, which would continue from the changed state; use operations that are not in place, or a "
                 "clone()"
             )
-        if numbers.shape != (len(view.x),):
-            wanted = f"[{len(view.x)}], a number for each trial"
-            raise ValueError(f"the measure {metric.name} must be {wanted}; got {list(numbers.shape)}")
+        if getattr(numbers, "shape", None) != (len(view.x),):
+            wanted, got = f"[{len(view.x)}], a number for each trial", getattr(numbers, "shape", None)
+            found = type(numbers).__name__ if got is None else list(got)
+            raise ValueError(f"the measure {metric.name} must be {wanted}; got {found}")
         measured.append((metric.name, numbers.tolist()))
     return measured
 
 
 def unite(columns: Sequence[tuple[str, list[float]]], others: Iterable[str]) -> dict[str, list[float]]:
-    """The columns by name; refuses two of one name, and one of those that a row has ``others`` for."""
+    """The columns by name; refuses two of the same name, and the names of ``others``, which a row has already."""
     taken, united = set(others), dict[str, list[float]]()
     for name, numbers in columns:
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise ValueError(f"metrics: {name} must be a real number for each trial; got {numbers[0]!r}")
         if name in taken:
             raise ValueError(
                 f"metrics: two numbers of the records would be called {name}, and one of them would be lost; give the "

@@ -40,7 +40,7 @@ def _work(problem: Problem) -> tuple[float, float]:
         return known
     if math.isinf(problem.epoch):
         raise ValueError(
-            f'observe_every="auto" needs to know what an evaluation costs, and {type(problem).__name__} does not say; '
-            "give a number of iterations, or the problem an attribute work (contracts.Observed)"
+            f'observe_every="auto" needs to know what an evaluation costs, but {type(problem).__name__} does not say; '
+            "give a number of iterations, or give the problem an attribute work (contracts.Observed)"
         )
     return SAMPLE * problem.dim, SAMPLE * problem.dim * problem.epoch

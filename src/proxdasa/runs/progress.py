@@ -22,7 +22,12 @@ class Listeners:
     """The progress callbacks of a run. One that fails is not called again; the run continues."""
 
     def __init__(self, progress: Progress | Sequence[Progress] | None) -> None:
-        self._callbacks = [progress] if callable(progress) else list(progress or ())
+        given = [progress] if callable(progress) or not isinstance(progress, Sequence) else progress
+        self._callbacks = [each for each in given if each is not None]
+        if not all(map(callable, self._callbacks)):
+            from proxdasa.checks import invalid  # noqa: PLC0415 - imports PyTorch
+
+            raise invalid("progress", "a function of k, iterations and rows, or a list of such functions", progress)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -44,7 +49,7 @@ class Listeners:
         """Call them all."""
         for callback in tuple(self._callbacks):
             try:
-                callback(k, iterations, rows)
+                callback(k, iterations, [dict(row) for row in rows])  # the rows themselves are the run's records
             except Exception as error:
                 self._callbacks.remove(callback)
                 place = traceback.extract_tb(error.__traceback__)[-1]

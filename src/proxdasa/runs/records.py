@@ -78,8 +78,8 @@ def write_folder(folder: Path, config: Mapping[str, Any], rows: Iterable[Row], t
                 ready[name] = unfinished.enter_context(disk.beside(folder / name, data))
         except OSError as error:
             raise disk.StorageError(
-                f"{folder}: the results could not be written: {disk.reason(error)}; what was there before is as it "
-                "was; they can be saved once that is fixed, or into another folder"
+                f"{folder}: the results could not be written: {disk.reason(error)}; earlier files are unchanged; "
+                "the results can be saved once that is fixed, or into another folder"
             ) from error
         try:
             ready[FINAL] = unfinished.enter_context(disk.beside(final, state))

@@ -39,7 +39,7 @@ class Result:
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> result = proxdasa.run(
-        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=200, trials=2
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=80, trials=2
         ... )
         >>> result.x.shape, result.mean.shape
         (torch.Size([2, 3, 2]), torch.Size([2, 2]))

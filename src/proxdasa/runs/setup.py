@@ -13,7 +13,7 @@ from torch import Tensor
 
 from proxdasa import caller_warnings, memory_budget
 from proxdasa import metrics as measures
-from proxdasa.checks import check_count, check_seed
+from proxdasa.checks import check_count
 from proxdasa.conditions import Condition
 from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Engine, Mixing, Problem, Regularizer
@@ -26,7 +26,7 @@ from proxdasa.networks import Network
 from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers import Zero
 from proxdasa.runs import observing
-from proxdasa.runs.binding import bind, check_weights, draw_random_iterates
+from proxdasa.runs.binding import as_rows, bind, check_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle, slices
 from proxdasa.runs.facts import facts_of
@@ -40,9 +40,10 @@ from proxdasa.runs.setup_checks import (
     check_buffers,
     check_compression,
     check_conditions,
+    check_counts,
     check_kinds,
     check_method,
-    check_names,
+    check_problem,
     check_processes,
     check_use_of_device,
     warn_of_delays,
@@ -79,9 +80,7 @@ class Setup:
     def __post_init__(self) -> None:
         check_device(self.device)
         check_kinds(self)
-        check_count(self.iterations, "iterations")
-        check_count(self.trials, "trials")
-        check_seed(self.seed)
+        check_counts(self)
         if self.observe_every is None:
             object.__setattr__(self, "observe_every", max(1, self.iterations // 100))
         if self.dtype is not None:
@@ -95,7 +94,7 @@ class Setup:
                 f"network: {network.label} has {network.n} agents, but the problem has {problem.agents}; they must "
                 "match"
             )
-        check_names(problem)
+        check_problem(problem)
         check_method(self.algorithm, network, self.regularizer, self.mixing, self.metrics)
         if self.stop is not None:
             self.stop.check(self.algorithm)
@@ -119,7 +118,7 @@ class Setup:
         return {name: value for name, value in settings.items() if value is not None} | {"facts": facts_of(self)}
 
     def check_memory(self, agents: range | None = None, what: str | None = None, own: Problem | None = None) -> None:
-        """Refuse a run that does not fit into memory where these agents (default: all) live, before allocating any.
+        """Refuse a run that does not fit into the memory of the process of these agents (default: all), beforehand.
 
         ``own`` is the problem of these agents: a process may be unable to read the files of all.
         """
@@ -229,7 +228,7 @@ class Setup:
         """What distinguishes the checkpoints of this setup from those of others with the same configuration."""
         periods, compression = periods_of(self.problem), getattr(self.mixing, "compression", None)
         random = self.conditions or (compression and compression.compressor.words(self.problem.dim))
-        # In earlier versions events did not repeat with the samples: a run that began so must not continue otherwise.
+        # In earlier versions events did not repeat with the samples; a run that began like that cannot be continued.
         return {"events": periods} if random and min(periods, default=self.trials) < self.trials else {}
 
     def random_iterates(self) -> dict[int, list[int]]:
@@ -244,7 +243,7 @@ class Setup:
     def start(self, agents: range | None = None) -> Tensor:
         """x⁰ of these agents (default: all), ``[trials, agents, d]``."""
         problem, shape = self.problem, (self.trials, self.problem.agents, self.problem.dim)
-        given = problem.start(self.seed, self.trials) if self.x0 is None else torch.as_tensor(self.x0)
+        given = problem.start(self.seed, self.trials) if self.x0 is None else as_rows(self.x0, problem.dtype)
         try:
             x = (given := given.to(problem.dtype)).expand(shape)
         except RuntimeError:
@@ -276,7 +275,7 @@ class _Call(Setup):
         if self.processes is not None:
             check_processes(self.device)
         if self.processes is not None and self.jobs is not None:
-            raise ValueError("jobs divides the trials among processes, and processes the agents; leave one of them out")
+            raise ValueError("jobs divides trials among processes, processes divides agents; leave one of them out")
 
 
 @with_parameters_of(_Call)
@@ -293,21 +292,21 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         trials: independent repetitions, run as one stacked computation; parameters given with
             `per_trial` take one value in each.
         seed: names the samples; the sample of a trial, agent and iteration depends on nothing else.
-        observe_every: measure and record every so many iterations, at the start and at the end; by default
-            about a hundred times in all. With "auto" it is the smallest of 1, 2, 5, 10, 20, 50, ... for which measuring
-            takes about a fifth of the run or less, estimated from the sizes of the problem, not from the clock, so that
-            a run has the same records wherever it is made; the configuration has the number.
+        observe_every: the number of iterations between two observations; the start and the end are always observed.
+            By default there are about a hundred. With "auto" it is the smallest of 1, 2, 5, 10, 20, 50, ... for which
+            measuring takes about a fifth of the run or less. This is estimated from the sizes of the problem, not from
+            the clock, so that a run has the same records on every machine; the number is in the configuration.
         x0: where to start, broadcastable to ``[trials, agents, d]``; the problem's own choice by default.
         dtype: floating-point type; the problem's own by default.
         device: where to compute, "cpu", "cuda" or "mps": data, rows of all agents, mixing, measuring. Samples are the
-            same on every device, and results come back to the CPU. In one process, not with ``exact``, and steps are
-            not compiled there.
+            same on every device, and results come back to the CPU. Devices other than the CPU are for runs in one
+            process, without ``exact``, whose steps are not compiled.
         metrics: what to record.
         random_iterate: keep the theory's output x^R, P(R = k) ∝ α_k (uniform for methods that average no
             gradients), beside the last iterate.
         compile: run blocks of iterations through torch's compiler: True, False, or "auto", which does it for runs that
             are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
-            settings alone, and is noted in the facts of the result's configuration. Needs a C++ compiler; where steps
+            settings alone; if yes, the facts in the result's configuration say so. Needs a C++ compiler; where steps
             cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
@@ -320,9 +319,9 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         checkpoint_every: iterations between two checkpoints; by default only an interruption writes one.
         processes: the other processes that hold agents of this run (`engines.connect`); by default all agents live in
             this process.
-        jobs: how many processes of this machine compute the trials of a large run; its numbers are the same for any.
-            By default all cores if the run is long and has no functions or objects of your own, otherwise one. Linux
-            only.
+        jobs: how many processes of this machine compute the trials of a large run; the results do not depend on it. By
+            default it is the number of cores if the run is long and has no functions or objects of your own, otherwise
+            one. Linux only.
 
     Ctrl-C ends the run; the result then says ``stopped="interrupted"`` and holds the records so far. A trial that
     meets a non-finite value is stopped with a `DivergenceWarning` that names agent and iteration; the others continue.

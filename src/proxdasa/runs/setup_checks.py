@@ -10,17 +10,21 @@ import torch
 
 from proxdasa import caller_warnings
 from proxdasa import metrics as measures
+from proxdasa.checks import check_count, check_seed
 from proxdasa.conditions import Condition, TrackerWarning, Weather
 from proxdasa.conditions.weather import longest_delay
 from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, running_of
 from proxdasa.data.per_agent_files import PerAgent
 from proxdasa.metrics import Metric
+from proxdasa.mixing.mixing_checks import check_mixing
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
 from proxdasa.runs.binding import parameters
 from proxdasa.runs.results import SOLUTION
 from proxdasa.runs.stopping import Stationary
 
+MOST_ITERATIONS = 10**12
+"""More take years, and reports do not read their numbers."""
 ROUNDING = 1e-9
 """The smallest eigenvalue of an even ring is −1/3 only up to rounding."""
 
@@ -33,8 +37,13 @@ def check_kinds(settings: Any) -> None:
         "network": (lambda given: isinstance(given, Network), "a network, such as networks.ring(8)"),
         "regularizer": (lambda given: callable(getattr(given, "prox", None)), "a regularizer, such as L1(0.01)"),
         "mixing": (lambda given: callable(getattr(given, "rounds_for", None)), "a mixing, such as Gossip(1)"),
-        "metrics": (lambda given: all(isinstance(each, Metric) for each in given), "a list of proxdasa.metrics"),
+        "metrics": (
+            lambda given: isinstance(given, Sequence) and all(isinstance(each, Metric) for each in given),
+            "a list of proxdasa.metrics",
+        ),
         "stop": (lambda given: given is None or isinstance(given, Stationary), "a rule, such as Stationary(1e-4)"),
+        "random_iterate": (lambda given: isinstance(given, bool), "True or False"),
+        "exact": (lambda given: isinstance(given, bool), "True or False"),
         "note": (lambda given: given is None or isinstance(given, str), "a text"),
         "compile": (lambda given: given is True or given is False or given == "auto", 'True, False or "auto"'),
         "dtype": (lambda given: given in (None, torch.float32, torch.float64), "torch.float32 or torch.float64"),
@@ -45,8 +54,22 @@ def check_kinds(settings: Any) -> None:
             raise TypeError(f"{name} must be {expected}; got {given!r}")
 
 
-def check_names(problem: Any) -> None:
-    """Refuse files that are named for more or fewer agents than there are: those of the wrong ones would be read."""
+def check_counts(settings: Any) -> None:
+    """Refuse numbers of iterations and trials, and a seed, that cannot be."""
+    check_count(settings.iterations, "iterations")
+    if settings.iterations > MOST_ITERATIONS:
+        raise ValueError(f"iterations must be at most {MOST_ITERATIONS:,}; got {settings.iterations:,}")
+    check_count(settings.trials, "trials")
+    check_seed(settings.seed)
+
+
+def check_problem(problem: Any) -> None:
+    """Refuse numbers of half precision, and files that are named for more or fewer agents than there are."""
+    if problem.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"problem: its numbers are {problem.dtype}, too coarse to add up small steps; choose float32 or float64, "
+            "for example by dtype=torch.float32"
+        )
     data = getattr(problem, "data", None)
     if isinstance(data, PerAgent) and data.names is not None and len(data.names) != problem.agents:
         raise ValueError(
@@ -78,7 +101,7 @@ def check_processes(device: str) -> None:
     """Refuse agents in several processes on a device other than the CPU."""
     if device != "cpu":
         raise ValueError(
-            f'processes exchange rows of the CPU, and device = "{device}" is for runs in one process; leave one of '
+            f'processes exchange rows of the CPU, but device = "{device}" is for runs in one process; leave one of '
             "them out"
         )
 
@@ -88,6 +111,7 @@ def check_method(
 ) -> None:
     """Refuse settings that the method's theory excludes but the method itself cannot check."""
     method = algorithm.facts
+    check_mixing(mixing, network)
     if SOLUTION in algorithm.State._fields:
         raise ValueError(f"{method.title}: no variable may be called {SOLUTION}, the name of the result; rename it")
     _check_averaging(algorithm, metrics)
@@ -98,8 +122,8 @@ def check_method(
         )
     if method.eigenvalues_above > -1 and network.rounds:
         raise ValueError(
-            f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, and {network.label} has "
-            "another matrix in each round; choose a network that does not change"
+            f"{method.title} needs eigenvalues of mixing above {method.eigenvalues_above:.4g}, but {network.label} has "
+            "a different matrix in each round; choose a network that does not change"
         )
     rests = getattr(mixing, "rests", None)
     if method.eigenvalues_above > -1 and rests and any(map(rests, range(100))):
@@ -130,11 +154,11 @@ def check_conditions(conditions: Sequence[Condition], network: Network, mixing: 
     Weather(conditions, network, trials=1, seed=0)  # refuses agents that do not exist
     cause = "conditions" if conditions else f"the network {network.label}"
     if not getattr(mixing, "varies", False) and mixing.rounds_for(network.rho) > 1:
-        raise ValueError(f"{mixing} is a polynomial of one W, and with {cause} W differs by round; choose Gossip")
+        raise ValueError(f"{mixing} is a polynomial of one W, but with {cause} W differs by round; choose Gossip")
     if longest_delay(conditions) and (rounds := mixing.rounds_for(network.rho)) > 1:
         raise ValueError(
             f"messages that are late and {rounds} rounds of mixing exclude each other: a round mixes what the last one "
-            f"has left, which a late message does not know; choose Gossip(1) instead of {mixing}"
+            f"has left, which a late message does not contain; choose Gossip(1) instead of {mixing}"
         )
 
 
@@ -187,7 +211,7 @@ def check_compression(
         )
     if network.rounds:
         raise ValueError(
-            f"{mixing} needs the same neighbours in all rounds, and {network.label} has others in each; choose Gossip, "
+            f"{mixing} needs the same neighbours in all rounds, but those of {network.label} change; choose Gossip, "
             "or a network that does not change"
         )
 

@@ -1,9 +1,9 @@
 """Steps of a large state in its own place, a slice of coordinates at a time.
 
-An ordinary step has the new state and several temporary tensors beside the old state, and the loop keeps the state of
-the last observation, from which it would replay a run that has diverged. Here there are the state, the gradient of an
-agent or a few, and slices that fit the cache; if a method computes with what it has mixed, the gradient of all agents.
-Every slice is checked as it is computed, so that nothing has to be replayed.
+An ordinary step holds the new state and several temporary tensors beside the old state, and the loop keeps the state of
+the last observation, from which it would replay a run that has diverged. Steps in place hold the state, the gradient of
+one agent or a few, and slices that fit the cache. If a method computes with what it has mixed, they hold the gradients
+of all agents. Every slice is checked as it is computed, so that nothing has to be replayed.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ class StepsInPlace:
         self.k = 0
         """The iteration of the last observation."""
         self.asked_to_stop = False
-        # A gradient may be a tensor of the problem's own, and a variable after a whole step or init.
+        # A gradient may be a tensor that belongs to the problem, and init or a whole step may return it as a variable.
+        # So if init has computed gradients, its state is copied before it is written over.
         spent = engine.counts()
         self._owned = not (spent["gradients"] or spent["full_gradients"])
 
     def uninterrupted(self) -> AbstractContextManager[None]:
-        """Context manager in which signals wait for the end of the iteration: half a state would be none."""
+        """Context manager in which signals wait for the end of the iteration: a half-written state would be useless."""
         return signals.heeding(self._stop, once=False)
 
     def remember(self, k: int, state: Any, costs: Mapping[str, float]) -> None:  # noqa: ARG002
@@ -61,6 +62,9 @@ class StepsInPlace:
     def locate(self, trials: Collection[int], k: int, broken: Any) -> dict[int, Divergence]:  # noqa: ARG002
         """The first agent and iteration of each of these trials."""
         return {trial: where for trial, where in self._checked.found().items() if trial in trials}
+
+    def put_back(self) -> None:
+        """Do nothing: nothing is replayed."""
 
     def step(self, k: int, state: Any) -> Any:
         """The state after iteration k, in the same tensors unless this step has to be taken as a whole."""
@@ -77,7 +81,7 @@ class StepsInPlace:
             self._write(k, state, plan)
         except BaseException as error:
             why = f"{type(error).__name__}: {error}"
-            raise RuntimeError(f"iteration {k} ended amid its slices, and there is no state to keep ({why})") from error
+            raise RuntimeError(f"iteration {k} failed amid its slices, so the state is lost ({why})") from error
         return state
 
     def _plan(self, k: int, state: Any) -> _Plan | None:
@@ -103,6 +107,8 @@ class StepsInPlace:
         self._sliced.count(state.x, lambda: self._algorithm.step(self._sliced.with_answer(None), k, first[0]))
         for group in plan.groups:
             self._write_alone(k, state, plan, group, began)
+        # The last checks of a step are those of its variables. Mixed variables are checked now, under the same numbers
+        # as in a whole step, so that the agent that broke first is found.
         after = self._checked.calls - len(state)
 
         def mix(checked: CheckedAgents, rows: Any) -> None:
@@ -136,7 +142,7 @@ class StepsInPlace:
 
         def work(number: int) -> CheckedAgents:
             checked = self._checked.fork(group.agents)
-            with torch.no_grad(), flushed_denormals(), threads(1):  # which are settings of a thread
+            with torch.no_grad(), flushed_denormals(), threads(1):  # each thread has its own such settings
                 for each in slices[number::count]:
                     act(checked, *each)
             return checked
@@ -157,9 +163,9 @@ def _slices(state: Any, group: Sliced) -> list[Any]:
 
 
 def _overwrite(old: Any, new: Sequence[Tensor], mixed: Collection[int], checked: CheckedAgents) -> None:
-    """Write a slice of the new state over that of the old one; what is still to be mixed is checked after that."""
+    """Write a slice of the new state over that of the old one; what is still to be mixed is checked after mixing."""
     held = {rows.untyped_storage().data_ptr() for rows in old}
-    # A variable may become another one, which must not be written over before it is read.
+    # A step may return an old variable as a new one, such as x as x₋; it must be read before it is written over.
     moved = [rows.clone() if rows.untyped_storage().data_ptr() in held else rows for rows in new]
     for place, (rows, values) in enumerate(zip(old, moved, strict=True)):
         if place in mixed:
@@ -170,7 +176,7 @@ def _overwrite(old: Any, new: Sequence[Tensor], mixed: Collection[int], checked:
 
 
 def _apart(state: Any, copied: bool) -> Any:
-    """The state in tensors that share no memory, not even with the former ones if they are to be copied.
+    """The state in tensors that share no memory with each other or, if ``copied``, with the given ones.
 
     A method may begin with one tensor for several variables.
     """

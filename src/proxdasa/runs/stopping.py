@@ -22,7 +22,7 @@ FORGOTTEN = 0.01
 
 @dataclass(frozen=True)
 class Stationary:
-    """Stop once every agent has measured itself as stationary, ``patience`` times in a row.
+    """Stop once every agent has found its own x and z stationary, ``patience`` times in a row.
 
         ‖G(x_i, z_i, γ)‖² ≤ tolerance,    G(x, z, γ) = (x − prox_γ(x − γ z)) / γ
 
@@ -78,40 +78,48 @@ class Watch:
     def __init__(self, rule: Stationary, algorithm: Algorithm, trials: int) -> None:
         assert algorithm.facts.averaging is not None, "the rule was not checked"
         self.rule, self._algorithm, self._averaging = rule, algorithm, algorithm.facts.averaging
-        self.streaks = torch.zeros(trials, dtype=torch.int64)
+        self._streaks = -1, torch.zeros(trials, dtype=torch.int64)
+        """The iteration in which it last looked, and the streaks then: one tuple, for an interruption may come."""
         self.done: dict[int, int] = {}
         self._made, self._start = 0, torch.ones(trials, dtype=torch.float64)
 
     def satisfied(self, engine: Satisfied, k: int, state: Any, lost: Collection[int]) -> bool:
-        """Apply the rule after k iterations; returns whether all trials are done."""
-        for trial in self.note(engine, k, state).nonzero().flatten().tolist():
+        """Apply the rule after k iterations, once; returns whether all trials are done, except for those ``lost``."""
+        passed = self.streaks >= self.rule.patience if self.seen == k else self.note(engine, k, state)
+        for trial in passed.nonzero().flatten().tolist():
             self.done.setdefault(trial, k)
-        return self.finished(lost)
+        return all(trial in self.done or trial in lost for trial in range(len(self.streaks)))
 
     def note(self, engine: Satisfied, k: int, state: Any) -> Tensor:
         """Look at the state after k iterations; return which trials have passed often enough in a row by now."""
         passed = self._all_satisfied(engine, state) & (self._weight_of_start(k) <= FORGOTTEN)
-        self.streaks = torch.where(passed, self.streaks + 1, 0)
+        self._streaks = k, torch.where(passed, self.streaks + 1, 0)
         return self.streaks >= self.rule.patience
 
     def skip(self, made: int, k: int) -> None:
         """Continue at iteration k after ``made`` of them: z forgets nothing in those skipped, and streaks restart."""
         self._weight_of_start(made)
         self._made = max(self._made, k)
-        self.streaks.zero_()
+        self._streaks = -1, torch.zeros_like(self.streaks)
 
-    def finished(self, lost: Collection[int]) -> bool:
-        """Whether all trials are done, apart from those that have diverged (``lost``)."""
-        return all(trial in self.done or trial in lost for trial in range(len(self.streaks)))
+    @property
+    def seen(self) -> int:
+        """The iteration in which it last looked."""
+        return self._streaks[0]
+
+    @property
+    def streaks(self) -> Tensor:
+        """How often in a row each trial has passed."""
+        return self._streaks[1]
 
     def numbers(self) -> list[float]:
         """The streaks and ends of all trials, for a checkpoint."""
         return [*self.streaks.tolist(), *(self.done.get(trial, -1) for trial in range(len(self.streaks)))]
 
-    def restore(self, numbers: list[float]) -> None:
-        """Continue from the numbers of a checkpoint."""
+    def restore(self, numbers: list[float], seen: int) -> None:
+        """Continue from the numbers of a checkpoint, and the iteration in which it had last looked."""
         streaks, done = numbers[: len(self.streaks)], numbers[len(self.streaks) :]
-        self.streaks = torch.tensor(streaks).to(torch.int64)
+        self._streaks = seen, torch.tensor(streaks).to(torch.int64)
         self.done = {trial: int(k) for trial, k in enumerate(done) if k >= 0}
 
     def _all_satisfied(self, engine: Satisfied, state: Any) -> Tensor:

@@ -169,7 +169,7 @@ class _Run:
         self.waiting = [range(len(work.parts))[place::count] for place in range(count)]  # parts for each process
         self.results: dict[int, Result] = {}
         self.lost = False  # whether a process of it has died
-        self.ready = not compiles(work.setup)  # for further processes; a compiled run is when it has made iterations
+        self.ready = not compiles(work.setup)  # whether more processes may start; a compiled run is compiled first
         if len(work.parts) > 1:
             work.setup.check_memory()
         self.together = Together(work.begin(), work.parts)
@@ -200,6 +200,7 @@ class _Worker:
         self.channel, theirs = multiprocessing.Pipe(duplex=False)
         context = multiprocessing.get_context("fork")
         self.process: BaseProcess = context.Process(target=_work, args=(work, parts, theirs), daemon=True)
+        # The child inherits that signals are ignored, until `_work` sets its handlers: ours are for this process.
         with signals.ignored(), warnings.catch_warnings():
             # Since Python 3.12, forking a process with threads warns; our forks use none that they inherit.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -251,7 +252,7 @@ def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> Non
     """What a forked process does: make parts of a run in turn, and send the results."""
     channel = _Channel(connection)
     signals.obey(channel.ask_to_stop)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # torch's threads do not survive a fork, and waiting for them would never end
     try:
         with _forwarded_warnings(channel):
             courses = [work.course(part, _Report(channel, part)) for part in parts]
