@@ -79,6 +79,51 @@ def test_what_a_paired_test_cannot_tell_apart_is_bold_too(tmp_path):
     assert proxdasa.compare([best, other], ["loss"]).statistics.endswith("runs of different seeds are not tested.")
 
 
+def test_the_caption_names_a_test_only_if_there_was_one(tmp_path, monkeypatch):
+    """Otherwise a reader takes a run that is not bold for one that was found worse."""
+    monkeypatch.setattr(reports.Comparison, "draw", lambda _comparison, path, _width: path)
+    losses = [[9.0] * 4, [1.0, 2.0, 3.0, 4.0]]
+    best = folder(tmp_path / "a", "best", losses)
+    paired = folder(tmp_path / "b", "paired", [[9.0] * 4, [1.3, 1.8, 3.4, 3.9]])
+    alone, too = (folder(tmp_path / name, name, losses, seed=1, problem={"name": "P"}) for name in ("alone", "too"))
+    both = proxdasa.compare([best, paired, folder(tmp_path / "c", "other", [[9.0] * 4, [5.0] * 4], seed=1)], ["loss"])
+    assert "a paired t-test over the shared seeds" in both.statistics
+    assert both.statistics.endswith("Runs that do not share the seeds of the best are not tested, and not bold.")
+    first = folder(tmp_path / "d", "first", [[9.0] * 4, [0.1] * 4], seed=2)
+    none = proxdasa.compare([best, paired, first], ["loss"])
+    assert none.statistics.endswith("Bold: the best; runs of different seeds are not tested.")
+    assert len(none.write(tmp_path / "paper")) == 3
+    assert proxdasa.compare([best, alone], ["loss"]).statistics.endswith("95% intervals."), "another problem: no ranks"
+    assert proxdasa.compare([best, paired], ["loss"]).write(tmp_path / "paper")[-1].name == "comparison-tests.csv"
+    none.write(tmp_path / "paper")
+    assert not (tmp_path / "paper" / "comparison-tests.csv").exists(), "of another comparison"
+    lost = reports.Comparison([*proxdasa.compare([alone]).runs], ["loss"], "k", None, 10, lost=[("D", "")])
+    assert lost.statistics.endswith("Bold: the best."), "against a method without a run there is no test"
+    sweep = folder(tmp_path / "e", "S", losses, algorithm={"name": "S", "gamma": [0.1, 0.1, 0.2, 0.2]})
+    assert proxdasa.compare([sweep], ["loss"]).statistics.endswith("runs of different seeds are not tested.")
+    assert proxdasa.compare([alone, too], ["loss"]).statistics.endswith("after Holm's correction).")
+
+
+def test_runs_are_ranked_on_the_same_evaluation_points(tmp_path):
+    """F is a mean over the points of all agents, so with other agents it is another function."""
+
+    def sized(title, n, evaluation):
+        more = dict.fromkeys(["objective", "consensus", "gradients"], float)
+        problem = {"name": "PhaseRetrieval", "agents": n, "evaluation": evaluation}
+        return save(
+            tmp_path / f"{title}{n}{evaluation}", title, more=more, problem=problem, facts={"agents": n, "title": title}
+        )
+
+    measures = ["loss", "objective", "consensus"]
+    sheet = proxdasa.compare([sized("A", 4, 20), sized("A", 8, 20)], measures).sheet()
+    why = "is not ranked: the runs differ in their evaluation points, of which each agent has its own."
+    assert sheet.notes == [f"loss {why}", f"objective {why}"]
+    population = [sized("A", n, "population") for n in (4, 8)]
+    assert not proxdasa.compare(population, measures).sheet().notes
+    groups = [tmp_path / "A420", tmp_path / "A820", sized("B", 4, 20), sized("B", 8, 20)]
+    assert not proxdasa.compare(groups, measures, by="problem").sheet().notes, "each group has its own points"
+
+
 def test_a_trial_that_went_astray_does_not_make_a_tie(tmp_path):
     """Ten trials, all of them worse, and one of them so much that a t-test sees nothing but its variance."""
     ends = [1.0 + i / 100 for i in range(10)]
@@ -214,8 +259,14 @@ def test_what_cannot_be_compared_is_said(tmp_path):
         proxdasa.compare([run], axis="bytes")
     with pytest.raises(ValueError, match="no run recorded 'accuracy'; the records have loss, consensus"):
         proxdasa.compare([run], ["accuracy"])
-    with pytest.raises(ValueError, match=r"never observed within -1 gradients of an agent; choose a larger budget"):
-        proxdasa.compare([run], ["loss"], budget=-1).sheet()
+    for budget in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"budget must be a positive, finite number; got {budget}"):
+            proxdasa.compare([run], ["loss"], budget=budget)
+    begun = save(tmp_path / "begun", "C", [[9.0], [1.0]], more={"gradients": lambda i: 5 + i})
+    with pytest.raises(ValueError, match=r"never observed within 2 gradients of an agent; choose a larger budget"):
+        proxdasa.compare([begun], ["loss"], budget=2).sheet()
+    with pytest.raises(ValueError, match="no run has a setting ''; there are algorithm, "):
+        proxdasa.compare([run], ["loss"], by="").sheet()
     with pytest.raises(ValueError, match="there are no results to compare"):
         proxdasa.compare([])
     with pytest.raises(ValueError, match="width must be column or page; got 'poster'"):

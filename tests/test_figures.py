@@ -149,7 +149,7 @@ def test_dashes_tell_the_second_setting_of_runs(tmp_path, drawn):
     assert [line.get_linestyle() for line in lines] == ["-", "--", "-", "--"]
     assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
     assert named_by(drawn[0]) == ["A", "B", "ring", "grid"]
-    with pytest.raises(ValueError, match="a figure can tell 4 dashes apart, and the runs have 5 different values"):
+    with pytest.raises(ValueError, match="a figure can distinguish 4 dashes, but the runs have 5 different values"):
         dashes([str(i) for i in range(5)])
 
 

@@ -22,7 +22,7 @@ from proxdasa.tuning.halving import plan_rungs
 from tests.test_algorithms import ALGORITHMS, made
 
 FILE = """
-iterations = 100
+iterations = 40
 [algorithm]
 name = "ProxDASA"
 gamma = "auto"
@@ -72,7 +72,7 @@ def assert_beginnings(base, found):
 @ALGORITHMS
 def test_what_a_rung_compares_is_the_beginning_of_the_run_with_a_setting(method):
     algorithm = made(method)
-    base, name = setup(algorithm, iterations=40), next(iter(tuning.tunable(algorithm)))
+    base, name = setup(algorithm, iterations=25), next(iter(tuning.tunable(algorithm)))
     value = getattr(algorithm, name)
     value = next(iter(value.parameters.values())) if isinstance(value, schedules.Schedule) else value
     settings = [{name: value * factor} for factor in (0.3, 0.5, 0.7, 0.9, 1.0)]
@@ -107,7 +107,7 @@ def test_rungs_have_the_rests_graphs_and_events_of_their_true_iterations(changes
 
 def test_a_search_for_gamma_auto_meets_the_conditions_of_the_command_line(tmp_path):
     file = tmp_path / "run.toml"
-    file.write_text(FILE.replace("100", "20"))
+    file.write_text(FILE.replace("40", "20"))
     options = ["--condition", "LinkLoss(0.9)", "--mixing", "Gossip(2)"]
     done = CliRunner().invoke(cli.app, ["run", str(file), "-o", str(tmp_path / "out"), *options])
     assert done.exit_code == 0, done.output
@@ -203,6 +203,29 @@ def test_the_ranking_puts_those_that_went_further_first_and_faults_last():
     assert f"5 settings at the cost of {found.runs:.1f} runs of 90 iterations (5 to iteration" in found.notes[0]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mortal(proxdasa.DPSGD):
+    """DPSGD that diverges after ``life`` iterations."""
+
+    life: schedules.Number = 1e9
+
+    def step(self, agents, k, state):
+        new = super().step(agents, k, state)
+        return new._replace(x=torch.where(torch.as_tensor(k < self.life), new.x, torch.inf))
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+def test_where_most_of_a_rung_diverge_those_that_were_dropped_earlier_do_not_go_on_in_their_place():
+    """They have made fewer iterations, and would be compared, and go on, as if they had made as many."""
+    settings = [{"gamma": 0.01 + i / 1000, "life": 1e9} for i in range(7)]
+    settings += [{"gamma": 0.1 + i / 100, "life": 6.0} for i in range(3)]
+    base = setup(Mortal(1.0))
+    found = tuning.halve(base, settings)
+    assert [rung.settings for rung in found.rungs] == [10, 4, 1, 1]
+    assert found.best == settings[6]
+    assert_beginnings(base, found)
+
+
 def test_if_every_setting_diverges_there_is_no_best():
     found = tuning.halve(setup(proxdasa.DPSGD(1.0)), [{"gamma": 1e200}, {"gamma": 1e250}])
     assert len(found.rungs) == 1
@@ -277,7 +300,7 @@ def test_every_method_that_declares_a_step_gets_close_to_the_minimum_without_a_r
     algorithm = made(method)
     if algorithm.facts.step is None:
         pytest.skip("it declares none")
-    problem, settings = quadratic(), {"iterations": 200, "dtype": torch.float64}
+    problem, settings = quadratic(), {"iterations": 120, "dtype": torch.float64}
     found = proxdasa.tune(algorithm, problem, networks.ring(3), quick=True, **settings)
     result = proxdasa.run(found.algorithm, problem, networks.ring(3), metrics=(), **settings)
     assert found.runs < 3
@@ -294,7 +317,7 @@ def test_the_range_follows_the_scale_of_the_problem(curvature):
 
 
 def test_quick_has_no_place_for_ranges_and_measures_at_a_settings_own_gamma():
-    with pytest.raises(ValueError, match="quick=True has its own settings; leave out grid and random, or quick"):
+    with pytest.raises(ValueError, match="quick=True has its own settings; leave out grid, random and samples"):
         proxdasa.tune(proxdasa.DPSGD(1.0), quadratic(), networks.ring(3), quick=True, grid={"gamma": [1.0]})
     with pytest.raises(ValueError, match="merit is measured with each setting's own γ"):
         proxdasa.tune(proxdasa.ProxDASA(1.0), quadratic(), networks.ring(3), quick=True, measure="merit",
@@ -335,12 +358,15 @@ def test_tune_quick_writes_a_ranking_and_prints_what_to_paste(file, tmp_path):
     assert "33 settings × 1 trial = 33 stacked trials of 3 agents, d = 4" in result.stderr
     assert "quick search: " in result.stderr
     assert "iterations\n" in result.stderr  # nothing after it
-    assert re.search(r"33 settings at the cost of \d\.\d runs of 100 iterations \(33 to iteration 1, ", result.stdout)
+    assert re.search(r"33 settings at the cost of \d\.\d runs of 40 iterations \(33 to iteration 1, ", result.stdout)
     assert "gamma = " in result.stdout.partition("[algorithm]")[2]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "ranking.csv", "ranking.md"]
     again = call("tune", file, "--quick", "-o", tmp_path / "out")
     assert (again.exit_code, "holds a search already" in again.stderr) == (2, True)
     assert call("tune", file, "--quick", "-o", tmp_path / "out", "--overwrite", "--quiet").exit_code == 0
+    kept = (tmp_path / "out" / "ranking.csv").read_bytes()
+    refused = call("tune", file, "--quick", "-o", tmp_path / "out", "--overwrite", "--measure", "stationarity")
+    assert (refused.exit_code, (tmp_path / "out" / "ranking.csv").read_bytes()) == (2, kept)
     both = call("tune", file, "--quick", "--grid", "gamma=1,2", "-o", tmp_path / "b")
     assert (both.exit_code, "or --quick" in both.stderr) == (2, True)
 
@@ -352,13 +378,27 @@ def interrupted(monkeypatch):
     @contextmanager
     def progress(**_):
         def listen(k, _end, _rows):
-            if k > 25:
+            if k > 10:
                 raise KeyboardInterrupt
 
         yield lambda _name, _setup: listen
 
     with monkeypatch.context() as patch:
         yield lambda: patch.setattr("proxdasa.cli.auto_gamma.progress", progress), patch.undo
+
+
+def test_a_quick_search_that_overwrites_another_leaves_nothing_of_it(file, tmp_path, interrupted):
+    """What is left of it would keep the next command from continuing this one."""
+    begin, end = interrupted
+    out, tune = tmp_path / "out", ("tune", file, "--quick", "-o", tmp_path / "out")
+    (out / "sweep").mkdir(parents=True)
+    for name in ("ranking.csv", "figure.png", "sweep/config.json"):
+        (out / name).write_text("of another search")
+    begin()
+    assert call(*tune, "--overwrite").exit_code == 130
+    end()
+    assert call(*tune).exit_code == 0
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "ranking.csv", "ranking.md"]
 
 
 def test_after_an_interruption_the_same_command_goes_on(file, tmp_path, interrupted):
@@ -392,7 +432,8 @@ def test_auto_is_found_before_the_run_which_stores_numbers_and_how_they_were_fou
     quick = proxdasa.tune(**{**read(file, auto=1.0).settings(), "quick": True})
     assert saved["algorithm"]["gamma"] == quick.best["gamma"]
     assert saved["algorithm"]["alpha"] == {"name": "horizon", "scale": quick.best["alpha"]}
-    assert saved["note"].startswith('gamma = "auto": gamma and alpha by a quick search, 33 settings at the cost of 2.')
+    told = f"33 settings at the cost of {quick.runs:.1f} runs of 40 iterations"
+    assert saved["note"].startswith(f'gamma = "auto": gamma and alpha by a quick search, {told}')
     torch.testing.assert_close(read(out / "config.json").run().x, proxdasa.load(out).x)
     assert call("resume", out).exit_code == 0
     assert config(out)["note"] == saved["note"]
@@ -429,6 +470,7 @@ def test_under_torchrun_auto_is_refused(file, tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_where_nothing_is_searched_auto_is_refused_or_unknown(file, tmp_path):
     with pytest.raises(configs.ConfigError, match=r'algorithm\.gamma: "auto" is for proxdasa run'):
         read(file)

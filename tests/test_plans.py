@@ -88,6 +88,13 @@ def test_large_networks_are_measured_on_a_random_disagreement_or_not_at_all():
     assert theory.contraction(Chebyshev(100_000), networks.ring(100).rho) == 0.0  # cosh would overflow
 
 
+def test_rules_may_ask_for_more_rounds_than_a_run_takes():
+    plan = proxdasa.plan(networks.ring(2000))
+    assert [way.m for way in plan.mixings] == [1, 166970, 303964, 552]
+    with pytest.raises(ValueError, match=r"at most 100,000, but .* asks for 1,000,000 on"):
+        proxdasa.plan(networks.ring(8), mixing=Gossip(10**6))
+
+
 def test_rounds_are_those_of_the_mixings():
     for network in NETWORKS:
         plan = proxdasa.plan(network, mixing=Gossip(29))
@@ -183,8 +190,8 @@ def test_the_theory_is_about_its_own_methods():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"gamma": 0.0}, "gamma must be a positive number"),
-        ({"L": -1.0}, "L must be a positive number"),
+        ({"gamma": 0.0}, "gamma must be a positive, finite number"),
+        ({"L": -1.0}, "L must be a positive, finite number"),
         ({"K": 0}, "K must be a whole number"),
         ({"d": 2.5}, "d must be a whole number"),
         ({"every": 0}, "every must be a whole number"),

@@ -193,3 +193,12 @@ def test_the_table_says_that_losses_of_different_problems_may_not_compare(tmp_pa
     notes = summarise(load_runs(folders)).sheet().notes
     assert notes == ["the runs differ in their problem, so their losses, and iterations to a loss, may not compare"]
     assert not summarise(load_runs(folders[:1])).sheet().notes
+
+
+def test_the_table_says_that_stationarities_with_different_regularizers_may_not_compare(tmp_path):
+    folders = [
+        save(tmp_path / name, name, more={"stationarity": float}, regularizer={"name": name}, facts={"gamma": 0.1})
+        for name in "ab"
+    ]
+    notes = summarise(load_runs(folders)).sheet().notes
+    assert notes == [f"the runs differ in their regularizer, so their {OWN} = 0.1 may not compare"]

@@ -27,6 +27,7 @@ from proxdasa.reports.rates_figures import (
     transients,
     transients_sheet,
 )
+from proxdasa.runs.saving import Saving
 
 # Set-ups ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +192,7 @@ def test_reproduce_rates(tmp_path, monkeypatch, drawn):
     module = importlib.import_module("proxdasa.experiments.rates")  # not the function of that name
     monkeypatch.setattr(module, "GAPS", {"prox-dasa": (0.01, 0.002), "prox-dasa-gt": (0.01,)})
     monkeypatch.setattr(module, "SHORTEST", 8)
+    monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
     chosen = ("--agents", "3,8", "--longest", 32, "--trials", 2, "-o", tmp_path)
     result = call(*chosen)
     assert result.exit_code == 0, result.output

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import tomllib
 from typing import ClassVar, NamedTuple
@@ -21,6 +22,7 @@ from proxdasa.experiments import affordable, plan_searches
 from proxdasa.problems import models
 from proxdasa.reports import tuning_results
 from proxdasa.reports.axis_quantities import value
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from tests.forks import FORKS
 
@@ -65,8 +67,12 @@ METHODS = [
 
 
 def caller(folder, monkeypatch):
-    """A function that calls the study of a text in a folder, and returns the outcome; figures are not drawn."""
+    """A function that calls the study of a text in a folder, and returns the outcome.
+
+    Figures are not drawn, and runs of a moment write one checkpoint in place of ten.
+    """
     monkeypatch.chdir(folder)
+    monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
     monkeypatch.setattr(tuning_results, "draw_search", lambda _tried, _measure, path: path)
     monkeypatch.setattr(reports.Comparison, "draw", lambda _comparison, path, _width: path)
 
@@ -186,24 +192,24 @@ def test_ranges_are_drawn_alike_for_all_methods():
 
 
 def test_a_study_is_what_its_parts_would_be_by_hand(call, tmp_path):
-    done = call()
+    done = call(STUDY.replace("gradients = 60", "gradients = 20"))
     assert done.exit_code == 0, done.output
     problem = problems.PhaseRetrieval(agents=4, dim=5, evaluation=50)
     for_all = {"problem": problem, "network": networks.ring(4), "regularizer": regularizers.L1(0.01)}
     tuned = proxdasa.tune(
         proxdasa.DeepStormV2(alpha=1.0, beta=0.5), **for_all, grid={"alpha": [0.0003, 0.001, 0.003]},
-        iterations=29, trials=2, seed=5,
+        iterations=9, trials=2, seed=5,
     )  # fmt: skip
     assert tuned.ranking[0].parameters != tuned.ranking[-1].parameters
-    run = proxdasa.run(tuned.algorithm, **for_all, iterations=29, trials=3, seed=4)
+    run = proxdasa.run(tuned.algorithm, **for_all, iterations=9, trials=3, seed=4)
     with (tmp_path / "out" / "comparison-gradients.csv").open() as file:
         rows = list(csv.DictReader(file))
     found = {(row["method"], row["run"]): row for row in rows}
     mean = sum(row["objective"] for row in run.last) / 3
     assert float(found["DEEPSTORM v2", "ring"]["objective"]) == pytest.approx(mean, rel=1e-5)
-    assert [value(row, "gradients") for row in run.last] == [59] * 3, "one at the start, and two in each step"
+    assert [value(row, "gradients") for row in run.last] == [19] * 3, "one at the start, and two in each step"
     config = json.loads((tmp_path / "out" / "runs" / "ProxDASA-ring-4" / "config.json").read_text())
-    assert (config["iterations"], config["seed"]) == (60, 4)
+    assert (config["iterations"], config["seed"]) == (20, 4)
     lost = found["DProxSGT", "complete"]
     assert (lost["objective"], lost["trials"]) == ("every setting diverged", "0")
     assert None not in lost, "its row has as many cells as the others"
@@ -282,27 +288,27 @@ def test_a_study_that_is_killed_while_it_writes_ends_with_the_same_page(whole, t
     assert page(tmp_path / "out") == page(whole)
 
 
-def test_another_study_does_not_mix_with_an_earlier_one(call, tmp_path):
-    assert call(SMALL).exit_code == 0
-    other = SMALL.replace("gradients = 60", "gradients = 30")
+def test_another_study_does_not_mix_with_an_earlier_one(call, whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "out")
+    other = SMALL.replace("gradients = 60", "gradients = 10")
     refused = call(other)
     assert refused.exit_code == 2
     assert "holds results of other settings; choose another --output or add --overwrite" in refused.stderr
     assert call(other, "out", "--overwrite").exit_code == 0
     config = json.loads((tmp_path / "out" / "runs" / "ProxDASA-ring-4" / "config.json").read_text())
-    assert config["iterations"] == 30
+    assert config["iterations"] == 10
 
 
 def test_a_budget_of_rounds_is_spent_by_all(call, tmp_path):
     """At equal rounds no run is cut short: DEEPSTORM makes as many steps as the others, with twice the gradients."""
-    done = call(SMALL.replace("gradients = 60", "rounds = 30").replace("[tuning]\n", "[tuning]\nrounds = 20\n"))
+    done = call(SMALL.replace("gradients = 60", "rounds = 12").replace("[tuning]\n", "[tuning]\nrounds = 8\n"))
     assert done.exit_code == 0, done.output
     ends = [proxdasa.load(path).last[0] for path in sorted((tmp_path / "out" / "runs").iterdir())]
-    assert [(row["k"], row["rounds"], row["gradients"]) for row in ends] == [(30, 30, 61), (30, 30, 30)]
-    assert "objective after 20 communication rounds, seed 5" in (tmp_path / "out" / "settings.md").read_text()
+    assert [(row["k"], row["rounds"], row["gradients"]) for row in ends] == [(12, 12, 25), (12, 12, 12)]
+    assert "objective after 8 communication rounds, seed 5" in (tmp_path / "out" / "settings.md").read_text()
     heading = (tmp_path / "out" / "summary.md").read_text().partition("\n")[0]
-    assert "after 30 communication rounds" in heading
-    assert "after 30 gradients of an agent" in heading, "the most that both have evaluated"
+    assert "after 12 communication rounds" in heading
+    assert "after 12 gradients of an agent" in heading, "the most that both have evaluated"
 
 
 def test_if_all_diverge_nobody_wins(call):
@@ -321,7 +327,7 @@ REFUSED = {
     "gradients = 60\n": ("", "gradients is missing; a study needs a budget"),
     "gradients = 60": (
         "gradients = 60\nrounds = 60",
-        "rounds: the runs of a study have one budget",
+        "rounds: a study has one budget",
     ),
     "[tuning]\ntrials": (
         "[tuning]\nrounds = 9\ntrials",

@@ -50,7 +50,7 @@ def test_the_table_of_a_run():
     (line,) = table.lines
     assert (line.method, line.run, line.agents, line.iterations_to_target) == ("M", "r", 4, 15.0)
     assert (line.stationarity, line.stationarity_half_width) == (3.0, pytest.approx(T[1], rel=1e-4))
-    assert (line.consensus, line.loss, line.lost) == (1.0, 2.0, [])
+    assert (line.consensus, line.loss, line.lost) == (1.0, 2.0, {})
     assert all(map(math.isnan, (line.gamma, line.table_stationarity, line.objective))), "nobody recorded them"
     assert table.slopes == []
     assert summarise([one], target=3.0).lines[0].iterations_to_target == 15
@@ -76,7 +76,7 @@ def test_the_table_tells_what_diverged_from_what_was_not_recorded(tmp_path):
     table = summarise(load_runs([broken, unknown]))
     assert [texts[3:] for texts in table.sheet().texts()] == [
         ["not recorded", "not recorded", "diverged"],
-        ["not recorded", "not recorded", "not recorded"],
+        ["not recorded", "not recorded", "not finite"],  # it was too large to be a number, and is null in the records
     ]
     assert "lost" not in write_csv(table, tmp_path / "table.csv").read_text()
 
@@ -202,6 +202,11 @@ def test_numbers_in_latex_have_a_minus_sign_and_powers_of_ten(tmp_path):
     lines = sheet.write_latex(tmp_path / "t.tex").read_text().splitlines()
     assert lines[4] == r"a-1e-5 & $-$2.50$\cdot 10^{-9}$ $\pm$ 3.0$\cdot 10^{-10}$ & $-$5 \\", "texts stay as they are"
     assert lines[5] == r"b & $-$6.37164726 $\pm$ 2.6$\cdot 10^{-7}$ & 1$\cdot 10^{-12}$ \\"
+
+
+def test_a_short_table_keeps_brackets_in_names():
+    sheet = Sheet({"run": "run", "loss": "loss"}, [["run [first]", Spread(1.0, 0.1, 0.9, 1.1)]], short=True)
+    assert sheet.texts() == sheet.texts(brief=True) == [["run [first]", "1.00 ± 0.10"]]
 
 
 def test_a_sheet_as_comma_separated_values(tmp_path):

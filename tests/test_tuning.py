@@ -49,8 +49,8 @@ def retrieval(**settings):
 
 
 def setup(algorithm=METHOD, **changes):
-    chosen = {"regularizer": L1(0.01), "iterations": 20, "trials": 2, "dtype": torch.float64} | changes
-    return Setup(algorithm, retrieval(), networks.ring(3), **chosen)
+    chosen = {"regularizer": L1(0.01), "iterations": 20, "observe_every": 10, "trials": 2, "dtype": torch.float64}
+    return Setup(algorithm, retrieval(), networks.ring(3), **chosen | changes)
 
 
 def quadratic(rows=2):
@@ -59,7 +59,7 @@ def quadratic(rows=2):
 
 
 def tuned(grid, **settings):
-    settings = {"iterations": 100, "measure": "loss"} | settings
+    settings = {"iterations": 100, "observe_every": 50, "measure": "loss"} | settings
     return proxdasa.tune(proxdasa.DPSGD(gamma=1.0), quadratic(), networks.complete(2), grid=grid, **settings)
 
 
@@ -171,6 +171,19 @@ def test_a_search_is_one_kind_or_the_other(grid, random):
         tuning.choose(grid, random, 3, 0)
 
 
+def test_what_a_search_would_ignore_or_take_for_something_else_is_refused():
+    with pytest.raises(ValueError, match="samples = 3 is for random ranges"):
+        tuning.choose({"gamma": [1.0]}, None, 3, 0)
+    with pytest.raises(ValueError, match="leave out grid, random and samples"):
+        proxdasa.tune(METHOD, retrieval(), networks.ring(3), quick=True, samples=3)
+    with pytest.raises(TypeError, match="gamma must be a list of values to try; got '12'"):
+        tuning.combinations({"gamma": "12"})
+    for pair in ((1.0, 2.0, 3.0), 0.1, "12"):
+        with pytest.raises(TypeError, match=r"the range of gamma must be a pair \(low, high\); got "):
+            tuning.draws({"gamma": pair}, 3, seed=0)
+    assert len(tuning.choose(None, {"gamma": (1.0, 2.0)}, None, 0)) == 20
+
+
 # the ranking
 
 
@@ -218,6 +231,8 @@ def test_of_an_interrupted_run_the_last_observation_counts():
     result = replace(fake([2.0, 1.0]), iterations=7, stopped="interrupted")
     assert tuning.rank(result, [{"gamma": 1.0}, {"gamma": 2.0}], "loss")[0].parameters == {"gamma": 2.0}
     assert tuning.rank(replace(result, stopped=None), [{"gamma": 1.0}, {"gamma": 2.0}], "loss")[0].fault
+    (outcome,) = tuning.rank(replace(result, records=[]), [{"gamma": 1.0}], "loss")
+    assert outcome.fault == "was interrupted before it was measured"
 
 
 def test_more_accuracy_is_better_and_less_of_the_rest():
@@ -374,6 +389,9 @@ def test_the_command_draws_at_random_by_the_seed(file, tmp_path):
         drawn[name] = config["algorithm"]["gamma"]
     assert drawn["a"] == drawn["b"] != drawn["c"]
     assert len(drawn["a"]) == 3
+    for other in (("--grid", "gamma=0.01"), ("--quick",)):
+        ignored = call(file, "-o", tmp_path / "out", *other, "--samples", 3)
+        assert (ignored.exit_code, "--samples is the number of settings" in ignored.stderr) == (2, True)
 
 
 def test_the_command_tells_machines_the_ranking(file, tmp_path):
@@ -533,7 +551,7 @@ def test_all_settings_meet_the_same_events(changes, exact):
     found = search.setup.run()
     for rows in found.state.values():
         assert torch.equal(rows[:2], rows[4:])
-        assert not torch.equal(rows[0], rows[1])
+        assert rows.shape[-1] == 1 or not torch.equal(rows[0], rows[1]), "a counter is the same in all trials"
     for number, setting in enumerate(search.settings[:2]):  # the third has the bits of the first
         alone = replace(base, algorithm=tuning.with_parameters(base.algorithm, setting)).run()
         torch.testing.assert_close(found.x[2 * number : 2 * number + 2], alone.x)

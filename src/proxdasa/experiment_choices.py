@@ -23,7 +23,7 @@ CAUSES = {
     "as-published-data": "as published, but data dealt at random",
     "as-published-steps": "as published, but γ = 3, α = 0.3",
     "paper": "as the paper says",
-    "paper-start": "as the paper says, but a start of each agent's own",
+    "paper-start": "as the paper says, but a different start for each agent",
     "paper-penalty": "as the paper says, but 8 λ instead of λ",
     "paper-data": "as the paper says, but data in blocks",
     "paper-steps": "as the paper says, but γ = 1/8, α = 3",

@@ -16,19 +16,19 @@ def compare(
     folders: Annotated[list[Path], typer.Argument(help="Results folders, or folders that hold several.")],
     measures: Annotated[
         str | None,
-        typer.Option(help="Measures separated by commas, such as objective,accuracy; default: those that compare."),
+        typer.Option(help="Measures separated by commas, such as objective,accuracy; default: the usual ones."),
     ] = None,
     axis: Annotated[
-        str, typer.Option(help=f"What the runs get equal amounts of: {', '.join(reports.AXES)}.")
+        str, typer.Option(help=f"The cost that is equal for all runs: {', '.join(reports.AXES)}.")
     ] = "gradients",
     by: Annotated[
         str | None,
-        typer.Option(help="What differs besides the method, such as network; it is the dash of a curve."),
+        typer.Option(help="What differs besides the method, such as network; shown by the dashes of a curve."),
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
-            help="How much of it; default: what every run has spent, except for those that diverged or were done."
+            help="How much of that cost; default: what every run has spent, except those that diverged or converged."
         ),
     ] = None,
     width: Annotated[str, typer.Option(help="The width of the figure in a paper: column or page.")] = "page",
@@ -38,8 +38,8 @@ def compare(
 ) -> None:
     """Compare finished runs at an equal budget: one figure and one table, ready for a paper.
 
-    The colour is the method. In the table the best is bold, and so is what a paired test over the shared seeds does not
-    find worse; the caption names the test. A run with a diverged trial is never bold.
+    The colour shows the method. In the table the best run is bold, and so are those that a paired test over the shared
+    seeds does not find worse; the caption names the test. A run with a diverged trial is never bold.
     """
     with input_errors():
         found, missing = find_results(folders)

@@ -54,7 +54,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="CALL",
-            help="A protocol to plan for beside those of the paper's rules, such as [b]Gossip(5)[/] or "
+            help="A protocol to plan for in addition to those of the paper's rules, such as [b]Gossip(5)[/] or "
             "[b]Every(5, Chebyshev(3))[/], without --compare; default: that of the run.",
         ),
     ] = None,

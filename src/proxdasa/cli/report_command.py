@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ def report(
     with input_errors():
         if html and axis != "k":
             raise ValueError("--axis is for the figure; on a page of --html you choose among all of them")
+        if target is not None and not math.isfinite(target):
+            raise ValueError(f"--target is a loss to reach, a finite number; got {target}")
         found, missing = find_results(folders)
         runs, faults = reports.salvage(found)
         faults = [*map(reports.visible, missing), *faults]

@@ -109,7 +109,7 @@ def run(
     """Run the set-up of a configuration file and save its results.
 
     If the file has [b]gamma = "auto"[/], a quick search finds a value first; the results hold the number.
-    With --processes the agents live in several processes of this machine. On clusters, start the same command with
+    With --processes the agents are divided among processes of this machine. On clusters, start the same command with
     [b]torchrun ... -m proxdasa run FILE[/] or [b]mpiexec -n 4 proxdasa run FILE[/].
     """
     make_room = partial(_make_room, output, overwrite)
@@ -174,9 +174,13 @@ def _connect(options: ProcessOptions) -> Transport | None:
     """The connection to the other processes, if there are any."""
     if options.max_restarts:
         raise ValueError("--max-restarts needs --processes; under torchrun give it to torchrun")
+    if options.interface is not None and not engines.several():
+        raise ValueError(
+            "--interface is for several machines under torchrun, and this run has one process; leave it out"
+        )
     transport = engines.connect(options.interface, options.timeout)
     if transport and options.jobs:
-        raise ValueError("--jobs is for runs in one process, and this one has its agents in several; leave it out")
+        raise ValueError("--jobs is for runs in one process, but this one has its agents in several; leave it out")
     return transport
 
 
@@ -218,7 +222,7 @@ def _launch(
         if options.interface is not None:
             raise ValueError("--interface is for several machines under torchrun; --processes live on this one")
         if options.jobs is not None:
-            raise ValueError("--jobs divides trials among processes, and --processes agents; leave one of them out")
+            raise ValueError("--jobs divides trials among processes, --processes divides agents; leave one of them out")
     with outcomes(output):
         setup = read(True)
         check_processes(setup.device)

@@ -34,7 +34,7 @@ Device = Annotated[
     typer.Option(
         "--device",
         help="Where to compute: data, all agents' rows, mixing and measuring. cuda is an NVIDIA GPU, mps an Apple GPU; "
-        "one process then. Default: cpu, unless a file says otherwise.",
+        "both take a single process. Default: cpu, unless a file says otherwise.",
     ),
 ]
 
@@ -62,21 +62,21 @@ def add_options(command: Callable[..., None], group: type[G], call: Callable[[G,
 
 @dataclass(frozen=True)
 class NetworkOptions:
-    """How agents communicate, beside or in place of what a file says about it."""
+    """How agents communicate, in addition to what a file says about it, or instead of it."""
 
     condition: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CALL",
             help="Something that goes wrong in the network, such as [b]LinkLoss(0.3)[/] or [b]Outages(200, 20)[/], "
-            "beside what the file has; may be given several times. See [b]proxdasa list[/].",
+            "in addition to the conditions of the file; may be given several times. See [b]proxdasa list[/].",
         ),
     ] = None
     mixing: Annotated[
         str | None,
         typer.Option(
             metavar="CALL",
-            help="How agents mix, in place of what the file has, such as [b]Gossip(2)[/], [b]Every(5)[/] or "
+            help="How agents mix, instead of the mixing in the file, such as [b]Gossip(2)[/], [b]Every(5)[/] or "
             "[b]CompressedGossip(TopK(0.1), step=0.3)[/].",
         ),
     ] = None

@@ -37,10 +37,10 @@ def study(
 ) -> None:
     """Compare methods fairly: tune each with the same budget, then run and compare them at equal budgets.
 
-    Every method tries the same number of settings, on a seed that the runs do not use, by the same measure. The runs
-    are as long as the same number of gradients lasts, or of rounds or vectors, and are compared at equal gradients,
-    rounds, bytes and seconds.
-    A diverged trial is a loss, and so is a method all of whose settings diverge.
+    Every method tries the same number of settings, on a seed that the runs do not use, by the same measure. All runs
+    have the same budget of gradients, rounds or vectors, and are compared at equal gradients, rounds, bytes and
+    seconds.
+    A diverged trial counts as a defeat, and so does a method all of whose settings diverge.
     The same command continues a study that was interrupted or killed.
 
     For example [b]proxdasa study study.toml --output results/study --jobs 2[/].
@@ -97,7 +97,7 @@ def _check_networks(plan: StudyFile) -> None:
     networks = {network for _, network in plan.setups}
     if len(networks) > MOST_NETWORKS:
         raise ValueError(
-            f"networks: a figure can tell {MOST_NETWORKS} apart, and there are {len(networks)}; make several studies"
+            f"networks: a figure can distinguish {MOST_NETWORKS}, but there are {len(networks)}; make several studies"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 RANKING = "ranking.csv"
 """A file that every search writes."""
+FIGURE = "figure.png"
+"""A file that a search over values or ranges writes."""
 SHOWN = 20
 """The most settings to show in the terminal."""
 T = TypeVar("T")
@@ -52,7 +55,9 @@ def tune(
             help="No range: search the step sizes over decades, by successive halving, at the cost of about two runs.",
         ),
     ] = False,
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="How many settings --random draws.")] = 20,
+    samples: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many settings --random draws; default: 20.")
+    ] = None,
     measure: Annotated[
         str,
         typer.Option(
@@ -94,6 +99,8 @@ def tune(
             raise ValueError(
                 "give either --grid, such as gamma=0.01,0.03,0.1, or --random, such as gamma=0.001..1, or --quick"
             )
+        if samples is not None and not ranges:
+            raise ValueError("--samples is the number of settings that --random draws; leave it out")
         if quick:
             if jobs is not None:
                 raise ValueError("--jobs: a quick search makes short runs in one process; leave it out")
@@ -116,13 +123,17 @@ def tune(
 def _tune_quickly(file: Path, base: Setup, measure: str, output: Path, overwrite: bool) -> None:
     """Search by successive halving, or continue the search of these settings that was interrupted."""
     with outcomes(output), records.claim(output):
-        if overwrite:
-            (output / RANKING).unlink(missing_ok=True)  # so that the next command continues if this one is interrupted
+        settings = tuning.default_settings(base)
+        stack = tuning.Search(base, settings)
+        stack.check(measure)
+        if overwrite:  # the ranking too, so that the next command continues if this one is interrupted
+            for name in (RANKING, FIGURE):
+                (output / name).unlink(missing_ok=True)
+            shutil.rmtree(output / tuning.SWEEP, ignore_errors=True)
             forget_rungs(output)
         elif any((output / name).exists() for name in (RANKING, tuning.SWEEP)):
             raise FileExistsError(f"{output} holds a search already; choose another --output or add --overwrite")
-        settings = tuning.default_settings(base)
-        note(tuning.Search(base, settings).size)
+        note(stack.size)
         found = search(base, settings, output, measure)
         try:
             _show(file, base, found, f"{measure} of a quick search", output)

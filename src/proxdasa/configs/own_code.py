@@ -1,18 +1,20 @@
 """Your own classes and functions in files: ``name = "methods:NEXT"`` is the class NEXT of the module methods.
 
 The module is looked for in the folder in which the program was started, then among the installed packages. Importing it
-executes its code, so a configuration file with such names is to be trusted like a script. Only what builds a run
-(`proxdasa.configs.read`: run, resume, tune, plan) imports anything; loading or reporting results never does.
+executes its code, so use a configuration file with such names only if you would run a script from the same source. Only
+the commands that build a run (run, resume, tune, plan, study and those of sites) import anything; loading or reporting
+results never does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import inspect
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def load(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise OwnCodeError(f"{name}: importing {module} fails: {error}") from error
-        raise OwnCodeError(f"{name}: there is no module {error.name} in {folder}, nor among the packages") from None
+        raise OwnCodeError(f"{name}: there is no module {error.name} in {folder} or among the packages") from None
     except AttributeError as error:
         raise OwnCodeError(f"{name}: {error}") from error
     except Exception as error:  # whatever the module does when it is imported
@@ -50,6 +52,22 @@ def load(name: str) -> Any:
         raise OwnCodeError(f"{name} must be a class or a function; it is {found!r:.60}")
     remember_name(found, name)
     return found
+
+
+def digest(settings: Any) -> str:
+    """The SHA-256 of the files of all modules that loaded settings name, but not of what these import."""
+    names = {name.partition(":")[0] for name in _strings(settings) if is_own(name)} & sys.modules.keys()
+    files = [getattr(sys.modules[name], "__file__", None) for name in sorted(names)]
+    parts = [hashlib.sha256(Path(file).read_bytes()).digest() for file in files if file]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(each)
 
 
 def load_class(name: str) -> Callable[..., Any]:

@@ -65,6 +65,8 @@ def build(settings: Mapping[str, Any], try_step: bool = True) -> Setup:
 def _build(settings: Mapping[str, Any], try_step: bool) -> Setup:
     refuse_auto(settings)
     sites = settings.get("sites")
+    if sites is not None and not isinstance(sites, Mapping):
+        raise ConfigError(f"sites must be a table, such as that of docs/sites.md; got {sites!r:.60}")
     # Of the participants of a study, a run that simulates it needs only the names (see `proxdasa.sites.study`).
     given = {key: value for key, value in settings.items() if key != "sites"}
     settings = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items()}

@@ -32,4 +32,5 @@ def load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not a valid {form} file: {error}") from error
     if not isinstance(settings, dict):
         raise ConfigError(f"{path}: not a table of settings; give a TOML file, or the config.json of saved results")
-    return {key: value for key, value in settings.items() if key not in WRITTEN_BY_SAVE}
+    written = WRITTEN_BY_SAVE if form == "JSON" else ()
+    return {key: value for key, value in settings.items() if key not in written}

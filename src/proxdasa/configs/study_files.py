@@ -63,11 +63,11 @@ class StudyFile:
     setups: Mapping[tuple[str, str], Setup]
     """By method and network. Their numbers of iterations are placeholders."""
     axis: str
-    """What is the same for all: one of `BUDGETS`."""
+    """The cost that is equal for all methods: one of `BUDGETS`."""
     budget: int
     """How much of it an agent may spend in a run."""
     search_budget: int
-    """The same, in the run of a setting that is tried."""
+    """How much of it an agent may spend in the search for each setting that is tried."""
     observe_every: int | Literal["auto"] | None
     tuning: TuningTable
     ranges: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
@@ -106,8 +106,8 @@ def _build_study(settings: Mapping[str, Any]) -> StudyFile:
     )
     if tuning.seed == base.seed:
         raise ConfigError(
-            f"tuning.seed: the runs have the seed {base.seed} too, and would be made on the samples that chose their "
-            "settings; give another, or leave it out"
+            f"tuning.seed: the runs have the seed {base.seed} too, so they would see the samples that chose their "
+            "settings; give another seed, or leave it out"
         )
     setups = {}
     for method, (_, algorithm) in methods.items():
@@ -130,7 +130,7 @@ def _read_budgets(given: Mapping[str, Any], tuning: TuningTable) -> tuple[str, i
             "or, in its place, rounds or vectors"
         )
     if len(axes) > 1:
-        raise ConfigError(f"{axes[1]}: the runs of a study have one budget, and {axes[0]} is it; make two studies")
+        raise ConfigError(f"{axes[1]}: a study has one budget, and this one has {axes[0]} already; make two studies")
     (axis,) = axes
     if other := [each for each in BUDGETS if each != axis and getattr(tuning, each) is not None]:
         raise ConfigError(f"tuning.{other[0]}: the budget of this study is in {axis}; give tuning.{axis}, or none")

@@ -134,7 +134,7 @@ def _settings(
     if drawn and settings is None:
         raise ValueError(f"tuning.settings is missing; it says how many settings are drawn from the ranges of {method}")
     try:
-        return choose(grid, drawn, settings or 1, seed)
+        return choose(grid, drawn, settings if drawn else None, seed)
     except ValueError as error:
         raise ValueError(f"tuning: {method}: {error}") from error
 

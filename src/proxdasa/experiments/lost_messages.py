@@ -55,7 +55,7 @@ RULES: dict[str, Rule | None] = {
 
 
 class LossyAgents:
-    """The verbs of agents on a ring that lose messages, each with the same probability, under one of the rules.
+    """Agents on a ring that lose messages, each with the same probability, under one of the rules.
 
     Unlike with `conditions.LinkLoss`, the two directions of a link fail independently, because some rules differ only
     then. Under the first rule a link is down if either of its messages is lost, so links are down more often.

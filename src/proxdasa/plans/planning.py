@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from proxdasa.algorithms import ProxDASA, ProxDASAGT
-from proxdasa.checks import check_count, check_positive
+from proxdasa.checks import check_count, check_positive_number
 from proxdasa.contracts import Algorithm, Problem
 from proxdasa.descriptions import describe
 from proxdasa.engines.messages.halo import HEADER
 from proxdasa.mixing import Chebyshev, Gossip
 from proxdasa.mixing.gossip import ceil
+from proxdasa.mixing.mixing_checks import count_rounds
 from proxdasa.networks import Network
 from proxdasa.networks.spectrum import DENSE_LIMIT
 from proxdasa.plans.sequences import measure_rounds, messages_to_agree
@@ -164,7 +165,7 @@ def plan(
     """
     for name, value in {"gamma": gamma, "L": L}.items():
         if value is not None:
-            check_positive(value, name)
+            check_positive_number(value, name)
     for name, count in {"K": K, "d": d, "every": every}.items():
         if count is not None:
             check_count(count, name)
@@ -181,10 +182,11 @@ def plan(
         gamma = 1 / L
     if changes and isinstance(mixing, Chebyshev):
         raise ValueError(
-            f"{mixing} is a polynomial of one W, and {network.label} has another in each round; use Gossip"
+            f"{mixing} is a polynomial of one W, but {network.label} has a different W in each round; use Gossip"
         )
     ways = rules(network)
     if mixing and _protocol(mixing, network) not in (_protocol(way, network) for way in ways.values()):
+        count_rounds(mixing, network)
         ways["as given"] = mixing
     covered = method in TRACKING and every == 1
     rows = tuple(_mixing_plan(network, method, rule, way, gamma, L, d, dtype, covered) for rule, way in ways.items())

@@ -51,6 +51,8 @@ def compare(
     runs = as_runs(results)
     if axis not in AXES:
         raise ValueError(f"axis must be one of {', '.join(AXES)}; got {axis!r}")
+    if budget is not None and not 0 < budget < math.inf:
+        raise ValueError(f"budget must be a positive, finite number; got {budget!r}")
     if lacking := [run for run in runs if not run.has(axis)]:
         raise ValueError(f"the records of {lacking[0].title}, {lacking[0].label} have no {axis}; choose another axis")
     return Comparison(runs, _chosen(runs, measures), axis, by, _budget(runs, axis) if budget is None else budget)
@@ -118,7 +120,7 @@ class Comparison:
     @property
     def groups(self) -> list[str]:
         """For each run what `by` names; empty texts if it names nothing."""
-        if not self.by:
+        if self.by is None:
             return [""] * len(self.runs)
         groups = _groups(self.runs, self.by)
         seen: dict[tuple[str, str], Run] = {}
@@ -133,7 +135,7 @@ class Comparison:
     @property
     def _others(self) -> list[str]:
         """What distinguishes the runs of a method in the table."""
-        return self.groups if self.by else distinctions(self.runs)
+        return distinctions(self.runs) if self.by is None else self.groups
 
     @property
     def _names(self) -> list[str]:
@@ -195,10 +197,11 @@ class Comparison:
     def _best(self, measure: str, ends: Sequence[Mapping[int, float]]) -> list[int]:
         """The rows with the best mean of each group, and those that are tied with it."""
         found = self._verdicts(measure, ends)
-        return [*found, *(i for tested in found.values() for i, verdict in tested.items() if not verdict.worse)]
+        tied = (i for others in found.values() for i, verdict in others.items() if verdict and not verdict.worse)
+        return [*found, *tied]
 
-    def _verdicts(self, measure: str, ends: Sequence[Mapping[int, float]]) -> dict[int, dict[int, Verdict]]:
-        """For the best row of each group the tests of others against it; those without pairs of trials have none."""
+    def _verdicts(self, measure: str, ends: Sequence[Mapping[int, float]]) -> dict[int, dict[int, Verdict | None]]:
+        """For the best row of each group the tests of others against it; None for those without pairs of trials."""
         groups, found = self.groups, {}
         for group in dict.fromkeys(groups):
             members = [i for i, own in enumerate(groups) if own == group]
@@ -207,7 +210,8 @@ class Comparison:
                 first = min(rivals, key=lambda i: BETTER[measure] * float(np.mean(list(ends[i].values()))))
                 pairs = {i: self._pairs(first, i, ends) for i in rivals if i != first}
                 tested = {i: [BETTER[measure] * d for d in own] for i, own in pairs.items() if len(own) > 1}
-                found[first] = dict(zip(tested, judge(self._test, list(tested.values())), strict=True))
+                verdicts = dict(zip(tested, judge(self._test, list(tested.values())), strict=True))
+                found[first] = {i: verdicts.get(i) for i in pairs}
         return found
 
     def _rivalry(self, group: str) -> bool:
@@ -234,21 +238,35 @@ class Comparison:
         """
         columns = ("measure", "method", "run", "best", "trials", "worse_in", "p", "corrected", "test")
         rows, others, named, test = list[list[Cell]](), self._others, self._names, self._test.name
-        for measure in (name for name in self.measures if not self._hindrance(name)):
-            found = self._verdicts(measure, [self.at_budget(run, measure) for run in self.runs])
+        for measure, found in self._ranked().items():
             rows += [
                 [measure, self.runs[i].title, others[i], named[first], *verdict[:-1], test]
                 for first, tested in found.items()
                 for i, verdict in tested.items()
+                if verdict
             ]
         return Sheet({name: name.replace("_", " ") for name in columns}, rows)
 
+    def _ranked(self) -> dict[str, dict[int, dict[int, Verdict | None]]]:
+        """The verdicts by each measure that ranks the runs."""
+        return {
+            measure: self._verdicts(measure, [self.at_budget(run, measure) for run in self.runs])
+            for measure in self.measures
+            if not self._hindrance(measure)
+        }
+
     def _hindrance(self, measure: str) -> str:
+        """Why a measure cannot rank the runs of a group; empty if it can rank those of every group."""
         if measure not in BETTER:
             return "less of it is neither better nor worse"
-        if measure in OWN_GAMMA and not alike(self.runs):
-            return "the runs differ in γ"
-        return hindrance(measure, self.runs)
+        groups = self.groups
+        for group in dict.fromkeys(groups):
+            runs = [run for run, own in zip(self.runs, groups, strict=True) if own == group]
+            if measure in OWN_GAMMA and not alike(runs):
+                return "the runs differ in γ"
+            if why := hindrance(measure, runs):
+                return why
+        return ""
 
     def _caption(self) -> str:
         """What the numbers are, for the caption of a table."""
@@ -262,18 +280,22 @@ class Comparison:
             return "one trial, so there is no interval and no test."
         number = f"{min(trials)}" if len(trials) == 1 else f"{min(trials)} to {max(trials)}"
         means = f"means over {number} trials ± half the width of their 95% intervals."
-        if not any(map(self._rivalry, self.groups)):
+        best = [others for found in self._ranked().values() for others in found.values()]
+        if not best:
             return means
-        if len({run.config.get("seed") for run in self.runs}) == len(self.runs) > 1:
-            return f"{means} Bold: the best; runs of different seeds are not tested."
+        verdicts = [verdict for others in best for verdict in others.values()]
+        if not any(verdicts):
+            return f"{means} Bold: the best{'; runs of different seeds are not tested' if verdicts else ''}."
         test = f"what {self._test.name} over the shared seeds does not find worse"
-        return f"{means} Bold: the best, and {test} (p ≥ {LEVEL:g} after Holm's correction)."
+        text = f"{means} Bold: the best, and {test} (p ≥ {LEVEL:g} after Holm's correction)."
+        rest = " Runs that do not share the seeds of the best are not tested, and not bold."
+        return text + rest if None in verdicts else text
 
     def draw(self, path: str | Path, width: str = "page") -> Path:
-        """Draw a panel for each measure against the axis: the colour is the method, the dash what `by` names."""
+        """Draw a panel for each measure against the axis: the colour shows the method, the dash what `by` names."""
         from proxdasa import reports  # noqa: PLC0415 - imports matplotlib, which is slow
 
-        others = self.groups if self.by else None
+        others = None if self.by is None else self.groups
         return reports.draw_runs(self.runs, Path(path), self.measures, self.axis, others, width)
 
     def write(
@@ -286,12 +308,14 @@ class Comparison:
     ) -> list[Path]:
         """Write the figure, as PNG or PDF, the table, as Markdown, CSV and LaTeX, and its tests to a folder."""
         stem, sheet, tests = Path(folder) / name, self.sheet(), self.tests()
+        behind = stem.with_name(f"{name}-tests.csv")
+        behind.unlink(missing_ok=True)  # there may be no tests this time
         return [
             self.draw(stem.with_suffix(".pdf" if pdf else ".png"), width),
             sheet.write_markdown(stem.with_suffix(".md")),
             sheet.write_csv(stem.with_suffix(".csv")),
             *([sheet.write_latex(stem.with_suffix(".tex"))] if latex else []),
-            *([tests.write_csv(stem.with_name(f"{name}-tests.csv"))] if tests.rows else []),
+            *([tests.write_csv(behind)] if tests.rows else []),
         ]
 
 

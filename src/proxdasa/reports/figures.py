@@ -32,7 +32,7 @@ def drawable(runs: Sequence[Run]) -> tuple[list[Run], str]:
 def draw(runs: Sequence[Run], path: Path, axis: str = "k") -> Path:
     """Draw the runs' measures against iterations, or another axis, such as "bytes": one panel per measure.
 
-    The colour is the method, and the dash is what else distinguishes runs. In a sweep, with three runs of a method or
+    The colour shows the method, and the dash what else distinguishes runs. In a sweep, with three runs of a method or
     more, each method has a row, and the colours are ordered as the runs are. Stationarity is at the runs' own γ if that
     is the same for all, otherwise at γ = 1. Measures that no run recorded are left out.
 
@@ -102,7 +102,7 @@ def draw_runs(
 ) -> Path:
     """Draw all runs in one panel for each measure, at the width of a column or a page of a paper.
 
-    The colour is the method, and the dash is the text in ``others``, by default what distinguishes runs of a method.
+    The colour shows the method, and the dash the text in ``others``, by default what distinguishes runs of a method.
 
     Examples:
         >>> from pathlib import Path

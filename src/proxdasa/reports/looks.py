@@ -1,4 +1,4 @@
-"""How curves look: the colour is the method, in every figure and page, and the dash is what else differs."""
+"""How curves look: the colour shows the method, in every figure and page, and the dash shows what else differs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def dashes(values: Sequence[str]) -> dict[str, str]:
     if len(different) > len(STYLES):
         shown = ", ".join(different[: len(STYLES)])
         raise ValueError(
-            f"a figure can tell {len(STYLES)} dashes apart, and the runs have {len(different)} different values: "
+            f"a figure can distinguish {len(STYLES)} dashes, but the runs have {len(different)} different values: "
             f"{shown}, ...; compare fewer of them at a time"
         )
     return dict(zip(different, STYLES, strict=False))

@@ -48,7 +48,9 @@ def hindrance(measure: str, runs: Sequence[Run]) -> str:
     lacking = [name for name, run in zip(names(runs), runs, strict=True) if not run.has(measure)]
     if lacking:
         return f"not recorded by {lacking[0]}" + (f" and {len(lacking) - 1} more" if len(lacking) > 1 else "")
-    return difference(measure, runs)
+    if (why := difference(measure, runs)) or measure in _WITHOUT_F or len({_points(run) for run in runs}) == 1:
+        return why
+    return "the runs differ in their evaluation points, of which each agent has its own"
 
 
 def difference(measure: str, runs: Sequence[Run]) -> str:
@@ -71,6 +73,12 @@ def _problem(run: Run) -> Any:
     return {**problem, "agents": None} if isinstance(problem, Mapping) else problem
 
 
+def _points(run: Run) -> int | None:
+    """How many agents have evaluation points, of which F is a mean; None if F does not depend on that."""
+    problem = run.config.get("problem")
+    return run.agents if isinstance(problem, Mapping) and type(problem.get("evaluation")) is int else None
+
+
 def _site(run: Run) -> Any:
     return run.config.get("site")
 
@@ -87,6 +95,9 @@ def _measured_penalty(run: Run) -> Any:
             return metric["regularizer"]
     return _penalty(run)
 
+
+_WITHOUT_F = ("consensus",)
+"""Measures that rank runs and do not contain F."""
 
 _BESIDES = {
     "objective": {"regularizer": _penalty},

@@ -188,7 +188,7 @@ def transients_sheet(rates: Rates) -> Sheet:
 def draw_rates(rates: Rates, path: Path) -> Path:
     """Draw the mean of ‖G‖² against K and against n, and the transient's length against 1 − ρ.
 
-    The colour is the method, and the dash is the mixing. The dotted line has the theory's slope −1/2.
+    The colour shows the method, and the dash the mixing. The dotted line has the theory's slope −1/2.
     """
     mean = "mean of ‖G‖² over k ≤ K"
     n, K = rates.along_k[0].agents, _length(rates.along_n[0])

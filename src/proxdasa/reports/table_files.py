@@ -56,8 +56,7 @@ class Sheet:
 
     def texts(self, brief: bool = False) -> list[list[str]]:
         """The cells as text; ``brief`` leaves out the smallest and the largest trial."""
-        texts = [[text(cell) for cell in row] for row in self.rows]
-        return [[cell.partition(" [")[0] for cell in row] for row in texts] if brief or self.short else texts
+        return [[_without_ends(cell) if brief or self.short else text(cell) for cell in row] for row in self.rows]
 
     def brief(self, note: str) -> Sheet:
         """The table for a terminal: no smallest and largest trials, a star at what is bold, and a note that says so."""
@@ -142,6 +141,11 @@ def text(cell: Cell) -> str:
     place = _place(half)
     low, high = (_to_place(end, min(place, _place(end))) for end in (lowest, highest))
     return f"{_to_place(mean, place)} ± {_to_place(half, place)} [{low}, {high}]"
+
+
+def _without_ends(cell: Cell) -> str:
+    """The text of a cell without the smallest and the largest trial; a name may have brackets of its own."""
+    return text(cell).partition(" [")[0] if isinstance(cell, Spread) else text(cell)
 
 
 def _latex(cell: Cell, shown: str) -> str:

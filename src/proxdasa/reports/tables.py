@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -50,8 +50,8 @@ class Line:
     consensus: float
     loss: float
     objective: float
-    lost: Sequence[str] = ()
-    """Measures that have no value at the end because the run diverged."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Measures that were recorded and have no value at the end, and why: the run diverged, or they are not finite."""
     diverged: str = ""
     """How many trials diverged, if there are other runs: then means over the others would flatter this one."""
 
@@ -124,9 +124,9 @@ class Table:
         shown = []
         for measure in (self.stationarity, "consensus", "loss"):
             number, half = getattr(line, measure), getattr(line, f"{measure}_half_width", math.nan)
-            missing = "diverged" if measure in line.lost else "not recorded"
+            missing = line.lost.get(measure, "not recorded")
             recorded = line.diverged or f"{number:.3g}" + (f" ± {half:.2g}" if half > 0 else "")
-            shown.append(missing if math.isnan(number) else recorded)
+            shown.append(recorded if math.isfinite(number) else missing)
         return [line.method, line.run, reached, *shown]
 
 
@@ -154,7 +154,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
             run.final("consensus").mean,
             run.final("loss").mean,
             run.final("objective").mean,
-            [measure for measure in ENDS if _lost(run, measure)],
+            {measure: why for measure in ENDS if (why := _lost(run, measure))},
             loss_of(run) if len(runs) > 1 else "",
         )
         for run in runs
@@ -168,6 +168,8 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
     notes = [UNLIKE] if measure == "stationarity" and not alike(runs) and any(run.has(measure) for run in runs) else []
     if any(run.has("loss") for run in runs) and (why := difference("loss", runs)):
         notes.append(f"{why}, so their losses, and iterations to a loss, may not compare")
+    elif any(run.has(measure) for run in runs) and (why := difference(measure, runs)):
+        notes.append(f"{why}, so their {quantity_of(measure, runs).name} may not compare")
     differ = any(run.config.get("network") != runs[0].config.get("network") for run in runs)
     return Table(target, lines, slopes, measure, quantity_of(measure, runs).name, notes, differ)
 
@@ -201,8 +203,11 @@ def slope(n: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
-def _lost(run: Run, measure: str) -> bool:
-    return math.isnan(run.final(measure).mean) and run.has(measure) and bool(divergences(run))
+def _lost(run: Run, measure: str) -> str:
+    """Why a measure that was recorded has no value at the end; empty if it has one, or was not recorded there."""
+    if math.isfinite(run.final(measure).mean) or not run.has(measure):
+        return ""
+    return "diverged" if divergences(run) else "not finite" if measure in run.rows[-1] else ""
 
 
 def _power(exponent: float) -> str:

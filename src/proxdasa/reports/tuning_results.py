@@ -197,7 +197,7 @@ def _norm(means: Sequence[float], measure: str) -> Normalize:
 
 
 def _colours(tried: Sequence[Tried]) -> Colormap:
-    """Colours that are lighter for better values; the best come first, so their order tells whether more is better."""
+    """Colours that are lighter for better values; the best come first, so their order shows whether more is better."""
     ends = [_mean(one) for one in tried if not one.fault]
     more = len(ends) > 1 and ends[0] > ends[-1]
     return mpl.colormaps["viridis" if more else "viridis_r"]

@@ -27,7 +27,7 @@ def tune(
     quick: Literal[False] = False,
     grid: Mapping[str, Sequence[float]] | None = None,
     random: Mapping[str, tuple[float, float]] | None = None,
-    samples: int = 20,
+    samples: int | None = None,
     measure: str = "objective",
     largest: bool | None = None,
     progress: Progress | None = None,
@@ -62,7 +62,7 @@ def tune(
     quick: bool = False,
     grid: Mapping[str, Sequence[float]] | None = None,
     random: Mapping[str, tuple[float, float]] | None = None,
-    samples: int = 20,
+    samples: int | None = None,
     measure: str = "objective",
     largest: bool | None = None,
     progress: Progress | None = None,
@@ -83,7 +83,7 @@ def tune(
             or a parameter of a schedule in a field, such as ``alpha.scale``; ``alpha`` means the schedule's first.
             ``regularizer.weight`` is the weight of the regularizer.
         random: instead of a grid, (low, high) by parameter. Settings are drawn log-uniformly, with the run's seed.
-        samples: how many settings are drawn.
+        samples: how many settings are drawn; 20 by default.
         measure: what to rank by at the end: any measure that the run records, averaged over trials. Settings with
             different γ cannot be ranked by a measure that uses a setting's own γ, such as ``stationarity``, and
             settings with different Ψ not by one that contains Ψ, such as ``objective``.
@@ -114,8 +114,8 @@ def tune(
     if quick:
         if jobs is not None:
             raise ValueError("jobs: a quick search makes short runs one after the other, in one process; leave it out")
-        if grid or random:
-            raise ValueError("quick=True has its own settings; leave out grid and random, or quick")
+        if grid or random or samples is not None:
+            raise ValueError("quick=True has its own settings; leave out grid, random and samples, or quick")
         saving = Saving.of(checkpoints, checkpoint_every)
         return halve(setup, default_settings(setup), measure, largest, progress, saving)
     search = Search(setup, choose(grid, random, samples, setup.seed))

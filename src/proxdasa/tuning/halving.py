@@ -145,9 +145,11 @@ def halve(
     race = _Race(base, _lean(base, measure), measure, Search(base, settings).check(measure, largest), progress, saving)
     ranking: list[Outcome] = []
     for rung in plan_rungs(len(settings), base.iterations):
-        going = [outcome.parameters for outcome in ranking[: rung.settings] if not outcome.fault] or settings
         if ranking and ranking[0].fault:
             break
+        # Where many diverged, the next ones were dropped earlier, and have not come as far.
+        alike = [each for each in ranking[: rung.settings] if not each.fault and each.after == ranking[0].after]
+        going = [outcome.parameters for outcome in alike] or settings
         ranking = _faults_last(race.go(going, rung.last) + ranking[len(going) :])
     return Halving(base, measure, race.follow(ranking), race.rungs)
 
@@ -177,7 +179,7 @@ class _Place(NamedTuple):
     k: int
     """The iterations made with it."""
     state: dict[str, Tensor]
-    """Its variables then."""
+    """Its variables after these iterations."""
     rounds: int
     """The rounds of communication so far."""
 

@@ -25,7 +25,7 @@ class Outcome:
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> tuned = proxdasa.tune(
-        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.5, 5.0]}, iterations=200
+        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.5, 5.0]}, iterations=100
         ... )
         >>> best, worst = tuned.ranking
         >>> best.parameters, f"{best.mean:.3f}"
@@ -60,7 +60,8 @@ def rank(result: Result, settings: Sequence[Setting], measure: str, largest: boo
     for s, setting in enumerate(settings):
         trials = range(s * repetitions, (s + 1) * repetitions)
         values = tuple(ends[trial] for trial in trials if trial in ends)
-        outcomes.append(Outcome(setting, values, _fault(values, repetitions, measure)))
+        early = "" if result.records else "was interrupted before it was measured"
+        outcomes.append(Outcome(setting, values, early or _fault(values, repetitions, measure)))
     return sorted(outcomes, key=lambda o: (bool(o.fault), 0.0 if o.fault else -o.mean if largest else o.mean))
 
 

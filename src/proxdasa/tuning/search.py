@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from proxdasa.contracts import Algorithm, Regularizer, running_of
 from proxdasa.problems import Repeated
 from proxdasa.regularizers import Zero
 from proxdasa.regularizers.penalty_weights import PerTrial
+from proxdasa.runs.binding import as_rows
 from proxdasa.runs.divergence import DivergenceWarning
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
@@ -109,7 +109,7 @@ class Search:
         """All settings stacked as one run."""
         base, count = self.base, len(self.settings)
         numbers, weights = split(stack(self.settings, base.trials))
-        x0 = None if base.x0 is None else torch.as_tensor(base.x0)
+        x0 = None if base.x0 is None else as_rows(base.x0, base.problem.dtype)
         return dataclasses.replace(
             base,
             algorithm=with_parameters(base.algorithm, numbers),
