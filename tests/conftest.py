@@ -1,6 +1,8 @@
-"""Settings and fixtures shared by tests, and the browser that some of them look at pages with."""
+"""Settings and fixtures that tests share, and the browser for tests of HTML pages."""
 
+import contextlib
 import gc
+import importlib
 import itertools
 import os
 import shutil
@@ -11,7 +13,7 @@ import pytest
 
 from tests import forks
 
-# What `proxdasa.sites.connections` sets, for workers in which another library imports grpc before.
+# `proxdasa.sites.connections` sets this too, but in some workers another library has imported grpc by then.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 
 WAITING = (
@@ -27,10 +29,11 @@ LONG = (
     "supervised", "architectures", "imports", "reference", "estimators", "halving", "conditions", "changing_networks",
     "own_code", "running_statistics", "message_noise", "robustness", "site_security", "site_agreement", "site_results",
     "site_endings", "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets",
-    "every", "compression", "stale_messages", "rates", "study", "devices",
+    "every", "compression", "stale_messages", "rates", "study", "devices", "large_states",
 )  # fmt: skip
-"""The modules that ``--quick`` leaves out. They run first, and first of all `test_federation`, whose tests share what
-takes long: those of the last modules may be taken over by another worker, which would have to do it again."""
+"""The modules that ``--quick`` leaves out, in the order in which they run. `test_federation` is the first of those that
+compute, because its tests share a slow set-up: pytest-xdist may move the last tests of a worker to another one, which
+would have to repeat it."""
 PLACES = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
 
 QUIET = (
@@ -50,7 +53,7 @@ def pytest_configure(config):
     assert not gone, f"LONG in {__file__} lists {', '.join(gone)}; there is no such file"
     register_examples()
     if config.getoption("numprocesses", None):  # this process only hands out tests, so it does not import torch
-        if not config.option.quick:  # which needs too little of what takes time to import
+        if not config.option.quick:  # quick tests need little of what the fork server would take seconds to import
             forks.share(workers=True)
             config.option.tx = [forks.WORKER for _ in config.option.tx]
     else:
@@ -58,9 +61,9 @@ def pytest_configure(config):
 
 
 def register_examples():
-    """Laws are checked on the same examples every time; a slow machine is not a failure.
+    """Register the profiles of Hypothesis: the same examples every time, without a time limit.
 
-    `make slow` takes many of them; `tests.laws` has those laws that take another number.
+    `make slow` takes many examples; `tests.laws` has the numbers for laws that need more or fewer.
     """
     from hypothesis import settings  # noqa: PLC0415
 
@@ -69,7 +72,7 @@ def register_examples():
 
 
 def prepare(profile=None):
-    """Settings of a process that runs tests."""
+    """Prepare a process that runs tests."""
     import torch  # noqa: PLC0415
     from hypothesis import settings  # noqa: PLC0415
 
@@ -79,22 +82,38 @@ def prepare(profile=None):
     forks.keep_command_line()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Import a share of the test modules before the others, if there are several workers.
+
+    pytest rewrites the assertions of each module that it imports, and stores the code on disk. If all workers imported
+    the modules in the same order, each of them would rewrite all of them.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers == 1 or session.config.option.quick:
+        return
+    paths = sorted(Path(__file__).parent.glob("test_*.py"), key=lambda path: path.stat().st_size)
+    for path in paths[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) :: workers]:
+        with contextlib.suppress(pytest.skip.Exception):
+            importlib.import_module(f"tests.{path.stem}")
+
+
 def pytest_ignore_collect(collection_path, config):
     return (config.option.quick and collection_path in PLACES) or None
 
 
-@pytest.hookimpl(trylast=True)  # when those that are not to run are gone
+@pytest.hookimpl(trylast=True)  # after deselected tests have been removed
 def pytest_collection_modifyitems(items):
-    """Long tests first, so that no process is left with one of them when the others are done."""
+    """Run long tests first, so that no worker is still busy with one of them when the others are done."""
     items.sort(key=lambda item: PLACES.get(item.path, len(PLACES)))
     items[:] = deal(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def deal(items, workers):
-    """The tests in an order of which so many workers take an equal part each, one after the other.
+    """Order the tests for pytest-xdist, which gives each of the workers one of as many equal, consecutive parts.
 
-    Long modules come first in each part. Those that wait are in every other part, so that the rest have the cores
-    meanwhile.
+    Long modules come first in each part. Modules that mostly wait go into every other part, so that the tests of the
+    remaining parts have the cores meanwhile.
     """
     if workers == 1:
         return items
@@ -115,8 +134,12 @@ def deal(items, workers):
 
 
 def pytest_collection_finish():
-    """Leave what is there for good out of the collections of garbage that pytest makes at the end."""
+    """Exclude all objects that exist now from garbage collections, and collect rarely.
+
+    With Python's usual thresholds, collecting takes a twentieth of the suite's time.
+    """
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture
@@ -128,7 +151,7 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The figures that are saved, as matplotlib knows them; pixels take most of the time, and are not drawn."""
+    """The figures that a test saves, as matplotlib objects; they are not rendered, which takes most of the time."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     made = []
@@ -138,7 +161,7 @@ def drawn(monkeypatch):
 
 @pytest.fixture
 def laid_out(monkeypatch):
-    """Figures that are saved are laid out, with all their numbers and texts, and no pixels are drawn."""
+    """Figures that a test saves are laid out, with all their numbers and texts, but not rendered."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figure.draw_without_rendering())
@@ -159,12 +182,12 @@ def browser():
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield browser
-    with warnings.catch_warnings(action="ignore"):  # sockets of selenium's own
+    with warnings.catch_warnings(action="ignore"):  # selenium leaves sockets open
         browser.quit()
 
 
 def screen(browser, size, scheme):
-    """A screen of some size, in light or dark."""
+    """Set the size of the screen, and a light or dark colour scheme."""
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -1,12 +1,12 @@
-"""The fork server: a process that has imported what tests need, from which they fork processes of their own.
+"""The fork server: a process that has imported what tests need, from which tests fork other processes.
 
 It takes seconds to start, so the pytest process that starts the workers of pytest-xdist starts one for all of them
 (`share`), and the workers are forked from it too (`WORKER`). A run without such workers starts its own when a test
 first needs it.
 
-`stand_in`, which torchrun, mpiexec and others start in tests instead of ``python -m proxdasa``, and pytest-xdist
-instead of ``python``, has the command run by a forked process, passes signals on to it, and ends as that ends. This
-module imports nothing that takes time.
+In tests, torchrun, mpiexec and others start `stand_in` instead of ``python -m proxdasa``, and pytest-xdist starts it
+instead of ``python``. It has a forked process run the command, passes signals on to that process, and ends the way it
+ends. This module imports nothing that takes time.
 """
 
 import contextlib
@@ -33,21 +33,21 @@ PRELOADED = [
     "proxdasa.reports.page", "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.entry",
     "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
 ]  # fmt: skip
-"""What forked processes use, imported before they are forked; `tests.processes` brings pytest, and the command line
-that they parse their words with."""
+"""What forked processes use, imported before they are forked; `tests.processes` imports pytest, and builds the command
+line that parses their arguments."""
 PRELOADED_FOR_WORKERS = [
     "matplotlib.pyplot", "pandas", "pyproximal", "scipy.stats", "selenium.webdriver",
     "sklearn.utils.estimator_checks", "torch.distributed.tensor", "typer.testing",
 ]  # fmt: skip
-"""What test modules import; not polars, whose threads no fork survives, and no plugins of pytest."""
+"""What test modules import, except polars, whose threads do not survive a fork, and plugins of pytest."""
 WORKER = f"popen//python={shlex.join([sys.executable, str(Path(__file__).with_name('stand_in.py'))])}"
 """How pytest-xdist starts a worker that is forked; it adds ``-u -c`` and a line of Python."""
 STAND_IN = (sys.executable, "-m", "tests.stand_in")
-"""The command that stands in for a program of `tests.processes.PROGRAMS`, whose words follow."""
+"""The command that stands in for a program of `tests.processes.PROGRAMS`; the program and its arguments follow."""
 SPACES = {"user": 1 << 28, "mnt": 1 << 17, "net": 1 << 30}
-"""The namespaces that a stand-in may be in, which its forked process enters in this order, with the kernel's flags.
+"""The kinds of namespaces that a forked process enters, in this order, if its stand-in is in them, with kernel flags.
 
-Tests of several machines have networks of their own (`tests.namespaces`).
+Tests of several machines have separate network namespaces (`tests.namespaces`).
 """
 SHARED = "PROXDASA_TEST_FORKS"
 """The environment variable with the socket's address and, since Python 3.14, the key of the shared server."""
@@ -94,7 +94,7 @@ if SHARED in os.environ:
 
 
 def label(token, rank=""):
-    """The name under which the kernel lists the forked process of this rank; a fork cannot show another environment."""
+    """The name that the kernel lists for the forked process of this rank; it cannot list a fork's new environment."""
     return f"{token[:8]}-{rank}"
 
 
@@ -153,7 +153,7 @@ def _work(code, env):
     multiprocessing.set_start_method(None, force=True)  # the fork server has set its own
     signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # pytest imports the helpers of tests again, for its own way to explain assertions.
+    # pytest must import the test helpers again, to rewrite their assertions.
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for as long as the process lives
@@ -175,6 +175,6 @@ def enter(name, handle):
 
 
 def _end_with_parent():
-    """Be killed when the process that we stand for is, as launchers do to what they have started."""
+    """Kill this process when its stand-in is gone: launchers kill the stand-ins that they have started."""
     connection.wait([process.parent_process().sentinel])
     os.kill(os.getpid(), signal.SIGKILL)

@@ -14,4 +14,4 @@ FEWER = _times(0.4)
 HALF = _times(0.5)
 """For laws that are checked in many cases, such as all regularisers."""
 TWICE = _times(2)
-"""For cheap ones that need luck."""
+"""For cheap laws whose violations only a few examples reveal."""

@@ -1,7 +1,7 @@
-"""A device that this machine does not have, played by the CPU: its tensors have numbers, but say they are elsewhere.
+"""A simulated device: its tensors are computed on the CPU, but claim to be on another device.
 
-They call themselves tensors of the meta device, because torch has no use for it here. An operation that mixes them with
-tensors of the host fails, as it would on a GPU, and so does NumPy.
+They claim to be on the meta device, which nothing else uses here. An operation that mixes them with tensors of the host
+fails, as it would on a GPU, and so does NumPy.
 """
 
 import torch

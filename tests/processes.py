@@ -67,7 +67,7 @@ weight = 0.01
 
 
 def write_config(path, *, iterations=60, observe_every=20, gamma=0.01, agents=6, dim=8, network="ring", more=""):
-    """A configuration file of a run of which an iteration takes no time."""
+    """Write the configuration file of a run whose iterations take almost no time."""
     path.write_text(CONFIG.format(**{name: value for name, value in locals().items() if name != "path"}))
     return path
 
@@ -88,7 +88,7 @@ def check_same(folder, other):
 
 
 def trouble(folder, code):
-    """The environment of commands in which something is wrong with the code, in whichever way they are started."""
+    """An environment in which commands run this faulty code before anything else, however they are started."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(code)
     path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -96,7 +96,7 @@ def trouble(folder, code):
 
 
 def until(happened, limit=LIMIT, pause=0.01):
-    """What a function returns as soon as that is something."""
+    """Wait until a function returns something true, and return that."""
     deadline = time.monotonic() + limit
     while not (result := happened()):
         assert time.monotonic() < deadline, f"nothing within {limit:g} s"
@@ -152,7 +152,7 @@ class Command:
         self.size = sum(sizes)
 
     def text(self):
-        """What it and all that it started have written so far, but for notes on the settings."""
+        """What the command and its processes have written so far, without notes on the settings."""
         lines = self.output.read_text().splitlines(keepends=True)
         return "".join(line for line in lines if not line.startswith("note: "))
 
@@ -166,14 +166,14 @@ class Command:
         assert not self.poll(), f"{self} ended with {self.poll()}:\n{self.text()}"
 
     def ended(self, *codes):
-        """Its text, when it has ended with one of these codes, by default 0, and nothing that it started is left."""
+        """Its text, once it has ended with one of these codes, by default 0, and none of its processes is left."""
         found = self.wait()
         assert found in (codes or (0,)), f"{self} ended with {found}:\n{self.text()}"
         until(lambda: not self.processes(), limit=30)
         return self.text()
 
     def processes(self):
-        """The ids of it and all that it started, as far as they live, the oldest first."""
+        """The ids of its processes that are alive, the oldest first."""
         return [pid for pid in sorted(_pids()) if self._owns(pid) or self._stood_for(pid)]
 
     def workers(self):
@@ -183,7 +183,7 @@ class Command:
         return sorted(found, key=lambda pid: self._stood_for(pid) or (_rank(pid) or 0, pid))
 
     def _stood_for(self, pid):
-        """Whether it is a forked process for which another stands in (`tests.forks`), as its place among those."""
+        """The rank and id of a forked process that has a stand-in (`tests.forks`); empty for other processes."""
         name = _name(pid)
         return (int(name.partition("-")[2] or 0), pid) if name.startswith(forks.label(self.token)) else ()
 
@@ -293,7 +293,7 @@ def with_tests():
 
 
 def fork_together(folder, size, target, *args):
-    """The exit codes of so many forked processes, and what they wrote; each of them calls the function.
+    """The exit codes and the output of ``size`` forked processes, each of which calls the function.
 
     They find each other as if the launcher had started them.
     """

@@ -129,7 +129,7 @@ for entry in vars(View).values():
 
 
 def runs() -> dict[str, Setup]:
-    """What `main` runs: one method on images, and all others on quadratics; in six iterations each does all it does."""
+    """What `main` runs: one method on images, and the others on quadratics; six iterations include a restart."""
     changes = {"x0": None, "iterations": 6}
     return {name: (setup if name == "prox-dasa-gt" else light)(name, **changes) for name in METHODS}
 

@@ -66,6 +66,19 @@ def test_the_limit_is_what_the_environment_says(monkeypatch, text, expected):
     assert memory_budget.limit() == expected
 
 
+@pytest.mark.parametrize("needed", [1e9, 8.2e14, 8.4e14, 1e30])
+def test_an_example_of_a_limit_is_one(monkeypatch, needed):
+    """Too large a number has an exponent, which is refused, so that there is no example."""
+    monkeypatch.setenv(memory_budget.VARIABLE, "1MB")
+    with pytest.raises(ValueError, match="raise the limit with the environment variable") as refusal:
+        memory_budget.check(needed, "it", "less is less")
+    _, given, example = str(refusal.value).partition(f", such as {memory_budget.VARIABLE}=")
+    if given:
+        monkeypatch.setenv(memory_budget.VARIABLE, example)
+        memory_budget.check(needed, "it", "less is less")
+    assert bool(given) == (needed < 8.3e14)
+
+
 def test_the_limit_is_a_share_of_the_machine_by_default(monkeypatch):
     monkeypatch.delenv(memory_budget.VARIABLE, raising=False)
     assert memory_budget.limit() == memory_budget.SHARE * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -18,6 +18,7 @@ import proxdasa
 from proxdasa import cli, configs, experiments, reports
 from proxdasa.configs.objects import ROOMS, VALUES
 from proxdasa.runs import records
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 from tests.processes import commands, newest
 
@@ -266,7 +267,7 @@ def test_results_that_cannot_be_written_are_an_error_with_what_to_do(write, tmp_
     result = call("run", write(), "-o", tmp_path / "r")
     assert result.exit_code == 5
     *_, error, advice = result.stderr.splitlines()
-    assert error.startswith(f"error: {tmp_path / 'r'}: the results could not be written: No space left on device; what")
+    assert error.startswith(f"error: {tmp_path / 'r'}: the results could not be written: No space left on device; ")
     assert advice == "there is no checkpoint to continue from; --checkpoint-every writes some"
 
 
@@ -370,6 +371,8 @@ def test_a_page_has_all_axes(results):
 
 def test_report_takes_the_target_it_is_given(results, undrawn):
     assert "iterations k to a loss of 1.5," in call("report", results, "--target", 1.5).stdout
+    nowhere = call("report", results, "--target", "nan")
+    assert (nowhere.exit_code, "--target is a loss to reach, a finite number; got nan" in nowhere.stderr) == (2, True)
     unreached = call("report", results, "--target", -1)
     assert unreached.exit_code == 0
     assert "not by all" in unreached.stdout
@@ -429,7 +432,7 @@ SPEEDUP = ("reproduce", "speedup", "--agents", "1,2,3", "--iterations", 6, "--tr
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The experiment with few evaluation points, and how often it is run."""
+    """The experiment with few evaluation points and checkpoints, and how often it is run."""
     runs, run = [], Setup.run
     speedup = experiments.speedup
 
@@ -452,6 +455,7 @@ def quick(monkeypatch):
 
     monkeypatch.setattr(experiments, "speedup", small)
     monkeypatch.setattr(Setup, "run", counted)
+    monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
     return runs
 
 

@@ -304,7 +304,7 @@ def same(got: proxdasa.Result, expected: proxdasa.Result) -> None:
 
 
 def compare(pretend, method, problem=None, network=None, **settings) -> None:
-    settings = {"iterations": 10, "trials": TRIALS, "observe_every": 4, "seed": 3} | settings
+    settings = {"iterations": 8, "trials": TRIALS, "observe_every": 8, "seed": 3} | settings
     run = functools.partial(proxdasa.run, method, problem or quadratic(), network or networks.star(N), **settings)
     expected = run()
     with pretend_device.Driver():
@@ -351,7 +351,7 @@ def test_runs_have_the_bits_of_the_cpu(pretend, name):
 
 @pytest.mark.parametrize("name", ["perceptron", "frozen layers", "perceptron, BatchNorm", "tied weights"])
 def test_networks_have_the_bits_of_the_cpu(pretend, name):
-    few = {"iterations": 4, "observe_every": 2}
+    few = {"iterations": 3, "observe_every": 3}
     compare(pretend, made(algorithms.ProxDASA), architectures.problem(name), networks.complete(3), **few)
 
 
@@ -384,7 +384,7 @@ def test_checkpoints_are_of_the_host_and_go_on_on_the_device(pretend, tmp_path):
 def test_searches_have_the_bits_of_the_cpu(pretend):
     for settings in ({"grid": {"gamma": [0.05, 0.1]}}, {"quick": True}):
         search = functools.partial(
-            proxdasa.tune, made(algorithms.ProxDASA), quadratic(), networks.star(N), iterations=16, **settings
+            proxdasa.tune, made(algorithms.ProxDASA), quadratic(), networks.star(N), iterations=8, **settings
         )
         expected = search()
         with pretend_device.Driver():
@@ -412,7 +412,7 @@ class Plain:
         ({"device": "cuda", "exact": True}, 'exact and device = "cuda" exclude each other'),
         ({"device": "mps", "dtype": torch.float64}, 'device = "mps" has no float64'),
         ({"device": "cuda", "processes": engines.Alone()}, 'device = "cuda" is for runs in one process'),
-        ({"device": "cuda", "jobs": 2}, 'device = "cuda" takes one; leave one of them out'),
+        ({"device": "cuda", "jobs": 2}, 'device = "cuda" uses one process; leave one of them out'),
         ({"device": "cuda", "problem": Plain()}, "device: Plain has no method to_device"),
     ],
 )

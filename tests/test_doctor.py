@@ -13,14 +13,24 @@ import torch
 from typer.testing import CliRunner
 
 from proxdasa.cli import app, doctor
+from tests.processes import LINUX, TROUBLE, commands
 
 examine = sys.modules["proxdasa.cli.doctor"]
+FORKED = """
+from proxdasa.cli.doctor import MESSAGE
+from tests.processes import PROGRAMS
+PROGRAMS[MESSAGE] = lambda: exec(MESSAGE, {})
+"""
+"""Lets forked processes run the program that the doctor gives to Python."""
 
 
-def test_this_machine_is_well():
-    done = CliRunner().invoke(app, ["doctor", "--messages"])
-    assert done.exit_code == 0, done.stdout
-    lines = done.stdout.splitlines()
+@LINUX
+def test_this_machine_is_well(tmp_path):
+    """The two processes are forked; two fresh interpreters would import PyTorch."""
+    forked = tmp_path / "forked.py"
+    forked.write_text(FORKED)
+    with commands(tmp_path) as start:
+        lines = start("proxdasa", "doctor", "--messages", env={TROUBLE: str(forked)}).ended().splitlines()
     assert lines[0] == f"ok      Python {platform.python_version()}, PyTorch {torch.__version__}"
     assert "ok      two processes exchange messages by Unix sockets, sums by gloo on lo" in lines
     assert sum(not line.startswith("        cure: ") for line in lines) == len(examine.CHECKS + examine.MESSAGES)

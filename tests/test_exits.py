@@ -3,15 +3,17 @@
 import os
 import re
 import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from proxdasa import cli
+from proxdasa import cli, load
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import FINAL, MEANINGS, Code
-from tests.processes import LINUX, commands, newest, program, trouble, write_config
+from tests.processes import LINUX, bits, commands, newest, program, trouble, write_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -125,11 +127,16 @@ def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
 @LINUX
 @pytest.mark.parametrize("how", ["--processes", "mpiexec"])
 def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
+    """What was done until then has the bits of a run in one process, under MPI too."""
     results, file = tmp_path / "results", write_config(tmp_path / "run.toml", iterations=10**7)
-    command = launched(start, how, file, results, "--checkpoint-every", 1, fork=how != "mpiexec")
+    command = launched(start, how, file, results, "--exact", "--checkpoint-every", 1, fork=how != "mpiexec")
     command.until(lambda: newest(results) >= 2)
     os.kill(command.workers()[1], signal.SIGTERM)
     assert "interrupted after" in command.ended(130)
+    done = load(results).iterations
+    whole, alone = write_config(tmp_path / "whole.toml", iterations=done), tmp_path / "alone"
+    assert CliRunner().invoke(cli.app, ["run", str(whole), "-o", str(alone), "--exact"]).exit_code == 0
+    assert bits(results) == bits(alone)
 
 
 # signals that ask to stop
@@ -168,6 +175,23 @@ def test_every_signal_that_asks_to_stop_is_handled_alike(number):
     with signals.ignored():
         os.kill(os.getpid(), number)
     assert [signal.getsignal(each) for each in signals.ASKING] == before
+
+
+class Signalling:
+    """Is interrupted while it is destroyed, where Python drops every exception."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.001)  # the handler is called
+
+
+@pytest.mark.usefixtures("terminal")
+def test_an_interruption_that_python_drops_comes_again(capsys):
+    hook = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), signals.interrupting():
+        time.sleep(30 if Signalling() else 0)  # destroyed before the sleep
+    assert sys.unraisablehook is hook
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_ignored_stays_so():

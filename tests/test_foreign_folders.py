@@ -184,7 +184,7 @@ def test_a_ring_of_ten_million_agents_is_not_made(tmp_path, good, agents, monkey
 
 def test_folders_may_lie_deep_within_each_other(tmp_path, good):
     place = tmp_path / "all"
-    deep = [place := place / "a" for _ in range(1_500)]
+    deep = [place := place / "a" for _ in range(1_100)]  # more than Python recurses
     for place in deep:
         place.mkdir()
     try:

@@ -83,7 +83,7 @@ def values(module):
 
 def train(p, **settings):
     method = proxdasa.ProxDASAGT(gamma=0.5, alpha=proxdasa.schedules.constant(0.3))
-    settings = {"regularizer": regularizers.L1(1e-2), "iterations": 30, "trials": 2} | settings
+    settings = {"regularizer": regularizers.L1(1e-2), "iterations": 12, "observe_every": 12, "trials": 2} | settings
     return Setup(method, p, networks.ring(3), **settings)
 
 
@@ -176,7 +176,7 @@ def test_frozen_values_that_no_generator_of_torch_gives_are_refused():
         return module
 
     with pytest.raises(
-        ValueError, match=r"gives its frozen parameter 0.weight other values at every call; give the net"
+        ValueError, match=r"gives its frozen parameter 0.weight different values in every call; pass the net"
     ):
         problem(unlike)
 

@@ -80,7 +80,7 @@ def test_if_the_records_do_not_fit_nothing_is_changed(tmp_path, room, earlier):
     before = sizes(folder) if earlier else {}
     for size in (0, 1, whole["records.jsonl"] - 1, whole["records.jsonl"], whole["records.jsonl"] + 5):
         room(size)
-        with pytest.raises(StorageError, match=rf"full: the results could not be written: {FULL}; what was there"):
+        with pytest.raises(StorageError, match=rf"full: the results could not be written: {FULL}; earlier files are"):
             RESULT.save(folder, overwrite=True)
         assert sizes(folder) == before
 

@@ -345,7 +345,7 @@ def test_an_error_amid_slices_leaves_no_state(sliced, tmp_path, monkeypatch):
         return original(self, *args)
 
     monkeypatch.setattr(sliced_agents.SlicedAgents, "prox", fail)
-    with pytest.raises(RuntimeError, match="ended amid its slices"):
+    with pytest.raises(RuntimeError, match="failed amid its slices"):
         run(checkpoints=tmp_path)
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -358,7 +358,7 @@ def test_a_gradient_that_only_some_slices_ask_for_is_refused(sliced):
             g = agents.grad(state.x, k)
             return self.State(state.x - (agents.grad(state.x, k) if float(g.abs().max()) else g))
 
-    with pytest.raises(RuntimeError, match="ended amid its slices"):
+    with pytest.raises(RuntimeError, match="failed amid its slices"):
         run(Once(0.1))
 
 

@@ -170,9 +170,10 @@ def test_processes_that_stop_when_asked_are_not_started_again(launch, tmp_path):
         (("--processes", 7), {}, "6 agents can live in 1 to 6 processes; got 7"),
         (("--max-restarts", 2), {}, "--max-restarts needs --processes; under torchrun give it to torchrun"),
         (("--processes", 2, "--interface", "lo"), {}, "--interface is for several machines under torchrun"),
+        (("--interface", "lo"), {}, "--interface is for several machines under torchrun, and this run has one process"),
         (("--processes", 2), {"RANK": "0"}, "--processes is for one machine without torchrun; leave it out here"),
         ((), {"RANK": "0"}, "the environment has RANK, as under torchrun, but no WORLD_SIZE"),
-        (("--timeout", 0), ALONE, "timeout must be a positive number of seconds; got 0.0"),
+        (("--timeout", 0), ALONE, "timeout must be a positive number of seconds, at most 1e+09; got 0.0"),
         (("--interface", "none0"), ALONE, "there is no network interface 'none0' here; there are lo"),
         ((), {**ALONE, "LOCAL_WORLD_SIZE": "1"}, "neither encrypted nor authenticated: --interface eth0"),
     ],
@@ -181,6 +182,12 @@ def test_what_cannot_work_is_refused(words, env, message, start, file, tmp_path)
     text = start("proxdasa", "run", file, "-o", tmp_path / "results", *words, env=env).ended(2)
     assert text.startswith("error: ")
     assert message in text
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, -1.0, float("nan")])
+def test_timeouts_that_cannot_be_counted_are_refused(timeout):
+    with pytest.raises(ValueError, match="timeout must be a positive number of seconds, at most"):
+        engines.connect(timeout=timeout)
 
 
 def test_one_that_waits_in_vain_says_so(start, file, tmp_path):

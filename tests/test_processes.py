@@ -21,18 +21,21 @@ from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.loop import Saving
 from tests.processes import LINUX, commands, fork_together, program, with_tests
-from tests.setups import METHODS, N, digest, in_threads, main, runs, setup
+from tests.setups import METHODS, N, digest, in_threads, light, main, runs, setup
 
 SHORT = {"iterations": 8, "observe_every": 4}
 """Runs in which every method does all that it ever does, with time to stop and to go on."""
 ALONE = {}
 """The hashes of runs in one process, made when they are first needed."""
+MADE = [("prox-gt", setup), *((name, light) for name in METHODS if name != "prox-gt")]
+"""Every method: on images the one with batches and full gradients, the others on quadratics, which take less time."""
+OTHERS = [pytest.param(name, setup, marks=pytest.mark.slow) for name in METHODS if name != "prox-gt"]
 
 
-def alone(name: str, **changes) -> str:
-    key = (name, *changes.items())
+def alone(name: str, make=setup, **changes) -> str:
+    key = (name, make, *changes.items())
     if key not in ALONE:
-        ALONE[key] = digest(setup(name, **changes).run().x)
+        ALONE[key] = digest(make(name, **changes).run().x)
     return ALONE[key]
 
 
@@ -40,11 +43,17 @@ def alone(name: str, **changes) -> str:
 
 
 @pytest.mark.parametrize(
-    ("size", "name"), [*((3, name) for name in METHODS), *((size, "sppdm") for size in (1, 2, 8)), (8, "deepstorm")]
+    ("size", "name", "make"),
+    [
+        *((3, *made) for made in MADE),
+        *((size, "sppdm", light) for size in (1, 2, 8)),
+        (8, "deepstorm", setup),
+        *(pytest.param(3, *other.values, marks=other.marks) for other in OTHERS),
+    ],
 )
-def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, size):
-    results = in_threads(size, lambda transport: setup(name, **SHORT).run(processes=transport))
-    assert digest(results[0].x) == alone(name, **SHORT)
+def test_exact_runs_have_the_same_bits_in_any_number_of_processes(name, make, size):
+    results = in_threads(size, lambda transport: make(name, **SHORT).run(processes=transport))
+    assert digest(results[0].x) == alone(name, make, **SHORT)
     assert not torch.equal(results[0].x[:, 0], results[0].x[:, 1]), "agents differ, so rows could be mixed up"
 
 
@@ -64,12 +73,15 @@ def test_the_same_bits_over_unix_sockets_and_gloo(size, interface, tmp_path):
     ("launcher", "size", "fork"),
     [
         ("torchrun", 2, True),
-        ("mpiexec", 3, False),
         pytest.param("torchrun", 2, False, marks=pytest.mark.slow),
+        pytest.param("mpiexec", 3, False, marks=pytest.mark.slow),
     ],
 )
 def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
-    """``fork=False``: in fresh interpreters, as a user has it; `test_launching` and `test_exits` always have some."""
+    """``fork=False``: in fresh interpreters, as a user has it; `test_launching` and `test_exits` always have some.
+
+    `test_exits` also compares the bits of a run under mpiexec.
+    """
     if launcher == "mpiexec":
         pytest.importorskip("mpi4py", reason="the tests of MPI need mpi4py and mpiexec: pip install mpi4py mpich")
         program("mpiexec")
@@ -100,7 +112,7 @@ class _Lazy:
 
 @pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])  # by mix, and by sums over neighbours too
 def test_any_mixing_of_the_contract_gives_the_same_bits_in_several_processes(name):
-    made = setup(name, mixing=_Lazy(), **SHORT)
+    made = light(name, mixing=_Lazy(), **SHORT)
     assert digest(in_threads(2, lambda transport: made.run(processes=transport))[0].x) == digest(made.run().x)
 
 
@@ -126,6 +138,7 @@ def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
         networks.star(N),
         regularizer=regularizer,
         iterations=8,
+        observe_every=8,
         trials=2,
         dtype=dtype,
         exact=True,
@@ -134,9 +147,9 @@ def test_exact_for_other_problems_and_regularisers(problem, dtype, regularizer):
     assert digest(first.x) == digest(made.run().x)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_default_mode_agrees_up_to_rounding(name):
-    made = setup(name, exact=False, dtype=torch.float64, **SHORT)
+@pytest.mark.parametrize(("name", "make"), [*MADE, *OTHERS])
+def test_the_default_mode_agrees_up_to_rounding(name, make):
+    made = make(name, exact=False, dtype=torch.float64, **SHORT)
     expected, exact = made.run(), dataclasses.replace(made, exact=True).run()
     results = in_threads(3, lambda transport: made.run(processes=transport))
     for result in (results[0], exact):
@@ -173,7 +186,9 @@ def test_agents_may_give_themselves_no_weight():
     W = [[0, 0, 0.5, 0.5], [0, 0.5, 0.25, 0.25], [0.5, 0.25, 0.25, 0], [0.5, 0.25, 0, 0.25]]
     problem = problems.Quadratic(torch.eye(3).expand(4, 3, 3), torch.arange(12.0).view(4, 3))
     for algorithm in (proxdasa.ProxDASAGT(gamma=0.1), METHODS["sppdm"]):
-        made = proxdasa.runs.setup.Setup(algorithm, problem, networks.from_matrix(W), iterations=8, exact=True)
+        made = proxdasa.runs.setup.Setup(
+            algorithm, problem, networks.from_matrix(W), iterations=8, observe_every=8, exact=True
+        )
         first, _ = in_threads(2, lambda transport, made=made: made.run(processes=transport))
         assert digest(first.x) == digest(made.run().x)
 
@@ -203,7 +218,7 @@ def test_all_stop_before_the_same_iteration(asks):
     assert 40 < results[0].iterations <= 47
     whole = proxdasa.run(
         made.algorithm, problem, networks.path(5),
-        iterations=results[0].iterations,
+        iterations=results[0].iterations, observe_every=100,
     )  # fmt: skip
     assert torch.allclose(results[0].x, whole.x, atol=1e-6)
 
@@ -307,9 +322,9 @@ def test_compiling_is_for_one_process():
 # checkpoints
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, tmp_path):
-    saving, made = Saving(tmp_path, 3), setup(name, random_iterate=True, **SHORT)
+@pytest.mark.parametrize(("name", "make"), [*MADE, *OTHERS])
+def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, make, tmp_path):
+    saving, made = Saving(tmp_path, 3), make(name, random_iterate=True, **SHORT)
 
     def part(transport):
         loop = made.loop(transport)
@@ -325,7 +340,7 @@ def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, 
     assert 4 < stopped.iterations < 8
     result, _ = in_threads(2, lambda transport: made.run(None, saving, transport))
     expected = made.run()
-    assert digest(result.x) == digest(expected.x) == alone(name, **SHORT)
+    assert digest(result.x) == digest(expected.x) == alone(name, make, **SHORT)
     assert digest(result.random_iterate) == digest(expected.random_iterate)
     timed = ("seconds", "communication", "waiting", "computation", "wire_bytes")
     for row, other in zip(result.records, expected.records, strict=True):
@@ -336,7 +351,9 @@ def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, 
 def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
     """Each iteration costs what it costs with the processes of its time."""
     problem = problems.Quadratic(torch.eye(3).expand(8, 3, 3), torch.ones(8, 3))
-    made = proxdasa.runs.setup.Setup(proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12)
+    made = proxdasa.runs.setup.Setup(
+        proxdasa.ProxDASA(gamma=0.1), problem, networks.ring(8), iterations=12, observe_every=12
+    )
     whole = {
         size: in_threads(size, lambda transport: made.run(processes=transport))[0].records[-1]["wire_bytes"]
         for size in (2, 4)
@@ -360,7 +377,7 @@ def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
 
 
 def test_the_simulator_resumes_too(tmp_path):
-    made = setup("prox-dasa-gt", exact=False)
+    made = light("prox-dasa-gt", exact=False)
     whole = made.run()
 
     def interrupt(k, _iterations, _rows):
@@ -375,7 +392,7 @@ def test_the_simulator_resumes_too(tmp_path):
 
 
 def test_a_damaged_checkpoint_falls_back(tmp_path):
-    made = setup("prox-dasa")
+    made = light("prox-dasa")
     made.run(None, Saving(tmp_path, 4))
     newest = sorted(tmp_path.glob("0*"))[-1]
     data = bytearray((newest / "state.safetensors").read_bytes())
@@ -383,7 +400,7 @@ def test_a_damaged_checkpoint_falls_back(tmp_path):
     (newest / "state.safetensors").write_bytes(data)
     with pytest.warns(CheckpointWarning, match="continues from 000000008"):
         result = made.run(None, Saving(tmp_path, 4))
-    assert digest(result.x) == alone("prox-dasa")
+    assert digest(result.x) == alone("prox-dasa", light)
 
 
 # parts

@@ -362,6 +362,27 @@ def test_a_callback_that_fails_does_not_cost_the_run():
     assert told[-1] == 20
 
 
+def test_a_callback_that_changes_its_rows_does_not_change_the_records():
+    told = []
+
+    def change(k, iterations, rows):
+        for row in rows:
+            row["loss"] = row.pop("trial")
+
+    def listen(k, iterations, rows):
+        told.extend(rows)
+
+    result = quadratic(iterations=20, observe_every=10).run([change, listen])
+    assert result.records == told
+    assert all("trial" in row for row in told)
+
+
+@pytest.mark.parametrize("progress", [3, "x", [print, 3]])
+def test_what_is_no_callback_is_refused(progress):
+    with pytest.raises(TypeError, match="progress must be a function of k, iterations and rows"):
+        quadratic(iterations=20).run(progress)
+
+
 def test_a_callback_can_still_interrupt():
     def progress(k, iterations, rows):
         if k == 20:
