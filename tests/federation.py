@@ -156,7 +156,7 @@ class Federation:
 
     def wait_for_links(self, *links):
         """Wait until both ends count these links; the first end is slow meanwhile, so that iterations are left."""
-        self.pauses = dict.fromkeys((a for a, _ in links), 0.1)
+        self.pauses = dict.fromkeys((a for a, _ in links), 0.3)
         _wait(lambda: all(self._counts(a, b) and self._counts(b, a) for a, b in links))
         self.pauses = {}
 

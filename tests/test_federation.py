@@ -67,8 +67,8 @@ def back_over_long_links(federation):
 
 STORIES = {
     undisturbed: {"iterations": 20, "patience": 60.0, "checkpoint_every": 60.0},
-    killed_and_back: {"iterations": 120},
-    halves: {"iterations": 110, "checkpoint_every": 60.0},
+    killed_and_back: {"iterations": 180},
+    halves: {"iterations": 180, "checkpoint_every": 60.0},
     back_over_long_links: {"iterations": 120, "delay": 0.03, "patience": 2.0},
 }
 """What is always tested."""
