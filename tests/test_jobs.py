@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import proxdasa
-from proxdasa import networks, problems, regularizers
+from proxdasa import data, networks, problems, regularizers
 from proxdasa.contracts import PeerError
 from proxdasa.engines import compiled, simulator
 from proxdasa.experiments import run_series
@@ -43,7 +43,7 @@ def setup(**settings):
     problem = problems.PhaseRetrieval(agents=4, dim=10, sparsity=3, evaluation=50)
     method = proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 0.03, 0.04]))
     settings = {"trials": 4, "iterations": 40, "observe_every": 5, "regularizer": regularizers.L1(0.01), **settings}
-    return Setup(settings.pop("algorithm", method), problem, networks.ring(4), **settings)
+    return Setup(settings.pop("algorithm", method), settings.pop("problem", problem), networks.ring(4), **settings)
 
 
 def numbers(rows):
@@ -164,6 +164,16 @@ def test_an_error_in_a_process_is_raised_with_its_place():
     with pytest.raises(ZeroDivisionError, match="my own mistake") as raised:
         run_setup(setup(metrics=[Metric("failing", as_ours(failing))]), None, None, 2)
     assert "in failing" in "".join(raised.value.__notes__)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_processes_measure_with_is_prepared_before_they_fork(exact):
+    """Unless the run is exact, which does not use it."""
+    x, y = torch.eye(2).repeat(8, 1), torch.arange(16) % 2
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    problem = problems.Supervised(network, data.from_tensors(x, y), agents=4)
+    run_setup(setup(problem=problem, iterations=2, exact=exact), None, None, 2)
+    assert ("observed" in vars(problem)) is not exact
 
 
 def test_a_search_has_the_same_ranking_with_jobs():

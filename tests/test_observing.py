@@ -6,10 +6,12 @@ import tracemalloc
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import proxdasa
 from proxdasa import configs, contracts, data, networks, problems
 from proxdasa.problems import perceptrons
+from proxdasa.problems.sparse_rows import SparseRows
 from proxdasa.runs.observing import choose_pace
 from proxdasa.runs.setup import Setup
 
@@ -67,7 +69,7 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
     p = problem(model, kind, weights=weights, loss=mean_of_squares if model == "linear" else problems.cross_entropy)
     x = p.start(0, 2)[:, :1] + 0.3
     assert p.observed is not None
-    found = {chunk.bags is not None for chunk in p.observed._training_chunks}
+    found = {chunk.sparse is not None for chunk in p.observed._training_chunks}
     assert found == {False} if kind == "dense" else True in found, "chunks of a few examples may be dense"
     assert kind != "mixed" or found == {False, True}
     count = sum(len(chunk.rows) for chunk in p.observed._training_chunks)
@@ -76,6 +78,37 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(p.observed.scores(x[:, 0]), p.scores(x[:, 0]), rtol=1e-12, atol=1e-12)
     assert p.observed.scores(x[:, 0]).keys() == {"test_loss", "accuracy"}
+
+
+def one_hot(counts, rows):
+    """Rows with one of so many columns for each attribute, some of which are missing."""
+    random = torch.Generator().manual_seed(0)
+    columns = [functional.one_hot(torch.randint(0, count, (rows,), generator=random), count) for count in counts]
+    present = torch.rand(rows, len(counts), 1, generator=random) < 0.9
+    return torch.cat([each * present[:, place] for place, each in enumerate(columns)], dim=1).double()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "factors"),
+    [
+        (one_hot([3, 2, 4, 3, 2, 3, 2], 2000), {3, 4}),
+        (one_hot([40] * 6, 50), {1}),  # hardly a pair occurs twice
+        (2 * one_hot([3, 2, 4, 3], 2000), {1}),  # not only ones
+        (torch.zeros(3, 4, dtype=torch.float64), {1}),
+    ],
+    ids=["few pairs", "many pairs", "numbers", "empty"],
+)
+def test_sparse_products_are_those_of_the_matrix(matrix, factors):
+    """The tables hold whole numbers, so that sums in any order are equal."""
+    sparse = SparseRows(matrix)
+    assert len(sparse.factors) in factors
+    random = torch.Generator().manual_seed(1)
+    for product, factor in ((sparse.times, matrix), (sparse.transposed_times, matrix.T)):
+        table = torch.randint(-9, 9, (factor.shape[1], 5), generator=random).double()
+        assert torch.equal(product(table), factor @ table)
+    ones = sum(len(rows.columns) for rows, _ in sparse.factors)
+    assert ones <= matrix.count_nonzero()
+    assert len(sparse.factors) == 1 or ones < 0.6 * matrix.count_nonzero()
 
 
 def test_examples_that_repeat_others_are_found_in_little_memory():

@@ -24,7 +24,7 @@ from proxdasa.engines.launch import launcher
 from proxdasa.runs.progress import ProgressWarning
 from proxdasa.runs.records import mean_row
 from proxdasa.runs.setup import Setup
-from proxdasa.runs.tensorboard import TensorBoard
+from proxdasa.runs.tensorboard_curves import TensorBoard
 from tests.processes import FORKS, LINUX, _environment, _Forking, commands, newest, run_command, until, write_config
 
 NOTE = "note: the theory"

@@ -29,7 +29,7 @@ from proxdasa.engines.launch.launcher import launch, mark_reported
 from proxdasa.exit_codes import FINAL, Code
 from proxdasa.runs import records
 from proxdasa.runs.progress import Progress
-from proxdasa.runs.tensorboard import TensorBoard
+from proxdasa.runs.tensorboard_curves import TensorBoard
 
 if TYPE_CHECKING:
     from proxdasa.engines import Transport

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from proxdasa.checks import check_count
+from proxdasa.contracts import observed_of
 from proxdasa.engines.compiled import load_compiler
 from proxdasa.engines.launch.launcher import cores
 from proxdasa.runs.compiling import compiles
@@ -49,6 +50,9 @@ def run_all(works: Sequence[PendingRun], jobs: int | None, alone: bool = False) 
     if jobs > 1 and (len(works) > 1 or any(len(work.parts) > 1 for work in works)):
         if any(compiles(work.setup) for work in works):
             load_compiler()
+        first = works[0].setup
+        if not first.exact and all(work.setup.problem is first.problem for work in works):
+            observed_of(first.problem)  # so that it is prepared once, and not by each process
         return WorkerPool(jobs, works).run()
     results: list[Result] = []
     for work in works:
