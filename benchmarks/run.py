@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from benchmarks import jobs, sites
+from benchmarks import jobs, observing, sites
 from benchmarks.large import large
 from benchmarks.starting import starting
 from benchmarks.timing import best, console, show
@@ -408,10 +408,19 @@ def several_jobs() -> None:
         console.print(f"left out: ten trials on a9a in several processes ({error})")
 
 
+def observations() -> None:
+    """The share of compiled runs on a9a that is observing."""
+    try:
+        observing.main()
+    except FileNotFoundError as error:
+        console.print(f"left out: observing runs on a9a ({error})")
+
+
 PARTS = {
     part.__name__: part
     for part in (
-        starting, stacking, floor, learning, against_jax, mixing, processes, large, several_jobs, between_sites
+        starting, stacking, floor, learning, observations, against_jax, mixing, processes, large, several_jobs,
+        between_sites,
     )
 }  # fmt: skip
 

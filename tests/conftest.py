@@ -30,6 +30,7 @@ LONG = (
     "own_code", "running_statistics", "message_noise", "robustness", "site_security", "site_agreement", "site_results",
     "site_endings", "solutions", "uneven", "pruning", "model_regularizers", "frames", "csv_parquet", "torch_datasets",
     "every", "compression", "stale_messages", "rates", "study", "devices", "large_states",
+    "checkpoint_damage", "equal_budgets", "starting", "unix_sockets", "runner", "plans", "observing", "page",
 )  # fmt: skip
 """The modules that ``--quick`` leaves out, in the order in which they run. `test_federation` is the first of those that
 compute, because its tests share a slow set-up: pytest-xdist may move the last tests of a worker to another one, which
@@ -63,11 +64,11 @@ def pytest_configure(config):
 def register_examples():
     """Register the profiles of Hypothesis: the same examples every time, without a time limit.
 
-    `make slow` takes many examples; `tests.laws` has the numbers for laws that need more or fewer.
+    `make quick` takes few examples, `make slow` many; `tests.laws` has the numbers for laws that need more or fewer.
     """
     from hypothesis import settings  # noqa: PLC0415
 
-    for name, examples in (("some", 50), ("many", 250)):
+    for name, examples in (("few", 10), ("some", 50), ("many", 250)):
         settings.register_profile(name, derandomize=True, deadline=None, database=None, max_examples=examples)
 
 
