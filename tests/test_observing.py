@@ -22,6 +22,9 @@ MODELS = {
     "deep": lambda: nn.Sequential(
         nn.Linear(9, 20), nn.ReLU(inplace=True), nn.Linear(20, 4), nn.GELU(), nn.Identity(), nn.Linear(4, 17)
     ),
+    "layers without weights in a row": lambda: nn.Sequential(
+        nn.Linear(9, 20), nn.Sigmoid(), nn.Tanh(), nn.Tanh(), nn.Linear(20, 3)
+    ),
 }
 
 

@@ -191,13 +191,14 @@ class _Network:
     def forward(self, inputs: Tensor | SparseRows) -> Tensor:
         """The outputs ``[N, outputs]``; keeps what `backward` needs."""
         self._seen, x = [], inputs
-        for layer, parameters in zip(self._layers, self._weights, strict=True):
+        for place, (layer, parameters) in enumerate(zip(self._layers, self._weights, strict=True)):
             before = x
             if not isinstance(layer, nn.Linear):
                 assert isinstance(before, Tensor)
                 if isinstance(layer, nn.Tanh):
-                    x = _tanh(before)
-                elif self._slopes:  # autograd knows its derivative
+                    # The backward pass needs the outputs of all layers but linear ones.
+                    x = _tanh(before if isinstance(self._layers[place - 1], nn.Linear) else before.clone())
+                elif self._slopes:  # autograd knows the derivative
                     before = before.detach().requires_grad_()
                     with torch.enable_grad():
                         x = layer(before.clone() if getattr(layer, "inplace", False) else before)
