@@ -7,11 +7,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtr
 
 import proxdasa
 from proxdasa import networks, problems
-from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather
+from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather, normal_sums
 from proxdasa.conditions.events import Draws
+from proxdasa.engines import sum_noise
 from proxdasa.engines.varying_products import VaryingProduct
 from proxdasa.runs.loop import Saving
 from tests.setups import in_threads, light
@@ -22,29 +24,34 @@ BAD = [LinkLoss(0.3), MessageNoise(0.5), Outages(8, 4), MessageNoise(0.1)]
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("network", [networks.star(6), networks.ring(40), networks.base_graph(6)], ids=str)
 def test_each_message_that_arrives_has_noise_of_its_own(network, exact):
-    """Against the equation, with loops, for two tensors that travel together."""
-    n, d, trials = network.n, 3, 2
-    weather = Weather(BAD, network, trials, seed=4)
+    """Against the equation, with loops, for two tensors that travel together, in calm weather and in bad.
+
+    The noise of a receiver's sum has the variance σ² Σ_j W_ij² over the messages that arrive.
+    """
+    n, d, trials, number = network.n, 3, 2, 7
     matrices = network.W, range(n), np.arange(n), network.edges, torch.float64, exact, network.rounds
-    x = torch.randn(2, trials, n, d, dtype=torch.float64)
-    number = 7
-    weather.enter(3)
     W = (network.rounds or (network.W,))[number % max(len(network.rounds), 1)].toarray()
-    directed = sorted((int(i), int(j)) for a, b in network.edges for i, j in ((a, b), (b, a)))
-    noise = weather.noise(number, range(len(directed)), 2 * d).double()
-    expected = torch.zeros_like(x)
-    for t in range(trials):
-        up = {
-            tuple(edge) for edge, works in zip(network.edges.tolist(), weather.links(number)[t], strict=True) if works
-        }
-        for i in range(n):
-            expected[:, t, i] += W[i, i] * x[:, t, i]
-        for place, (i, j) in enumerate(directed):
-            arrives = (min(i, j), max(i, j)) in up
-            came = x[:, t, j] + noise[t, place].view(2, d) if arrives else x[:, t, i]
-            expected[:, t, i] += W[i, j] * came
-    found = VaryingProduct(*matrices).in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    x = torch.randn(2, trials, n, d, dtype=torch.float64)
+    for conditions in (BAD, [MessageNoise(0.5), MessageNoise(0.1)]):
+        weather = Weather(conditions, network, trials, seed=4)
+        weather.enter(3)
+        noise = [weather.noise_of_sums(range(number, number + 1), i, range(n), d)[0].double() for i in range(2)]
+        expected = torch.zeros_like(x)
+        for t in range(trials):
+            up = {
+                tuple(edge)
+                for edge, works in zip(network.edges.tolist(), weather.links(number)[t], strict=True)
+                if works
+            }
+            for i in range(n):
+                arrived = [j for j in range(n) if (min(i, j), max(i, j)) in up]
+                expected[:, t, i] += W[i, i] * x[:, t, i]
+                for j in set(range(n)) - {i}:
+                    expected[:, t, i] += W[i, j] * (x[:, t, j] if j in arrived else x[:, t, i])
+                for tensor in range(2):
+                    expected[tensor, t, i] += noise[tensor][t, i] * sum(W[i, j] ** 2 for j in arrived) ** 0.5
+        found = VaryingProduct(*matrices).in_weather(x.view(2 * trials, n, d), weather, number).view_as(x)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 LAYOUTS = {
@@ -85,15 +92,40 @@ def test_noise_of_ones_own_may_lie_in_memory_as_it_likes(layout, n, exact):
 
 
 def test_noise_is_named_and_as_large_as_declared():
-    network = networks.ring(50)
-    weather = Weather([MessageNoise(0.3)], network, trials=2, seed=1)
-    noise = torch.stack([weather.noise(number, range(100), 20) for number in range(10)])
-    assert abs(noise.std() - 0.3) < 0.005
-    assert abs(noise.mean()) < 0.005
-    assert torch.equal(weather.noise(4, range(30, 40), 20), noise[4][:, 30:40]), "whoever asks"
-    parts = noise.flatten(2).flatten(0, 1)
-    assert torch.corrcoef(parts).fill_diagonal_(0).abs().max() < 0.1
-    assert torch.corrcoef(noise[0, 0]).fill_diagonal_(0).abs().max() < 0.95, "each link its own"
+    weather = Weather([MessageNoise(0.4), MessageNoise(0.3)], networks.ring(50), trials=2, seed=1)
+    noise = torch.stack([weather.noise_of_sums(range(10), tensor, range(50), 20) for tensor in range(2)])
+    assert abs(noise.std() - 0.5) < 0.01, "variances add up"
+    assert abs(noise.mean()) < 0.01
+    assert torch.corrcoef(noise.flatten(3).flatten(0, 2)).fill_diagonal_(0).abs().max() < 0.2, "tensors, rounds, trials"
+    assert torch.corrcoef(noise[0, 0, 0]).fill_diagonal_(0).abs().max() < 0.95, "each agent its own"
+    for agents, number in ((range(7, 12), 4), (range(49, 50), 9)):
+        some = weather.noise_of_sums(range(number, number + 1), 1, agents, 20)
+        assert torch.equal(some[0], noise[1, number][:, agents.start : agents.stop]), "whoever asks"
+    wider = weather.noise_of_sums(range(10), 0, range(50), 40)
+    assert not torch.isin(wider[:5].flatten()[:1000], noise[0].flatten()[:1000]).float().mean() > 0.1
+    other = Weather([MessageNoise(0.5)], networks.ring(50), trials=2, seed=2)
+    assert not torch.equal(other.noise_of_sums(range(10), 0, range(50), 20), noise[0])
+
+
+def test_noise_does_not_depend_on_how_many_numbers_are_made_at_once(monkeypatch):
+    """Large rounds are made in pieces, small ones together with later ones."""
+    made = light("prox-dasa-gt", conditions=[MessageNoise(0.1)], mixing=proxdasa.Gossip(1), exact=False)
+    expected = made.run().x
+    for few, at_once in ((0, 48), (2**9, 2**17)):
+        monkeypatch.setattr(sum_noise, "FEW", few)
+        monkeypatch.setattr(normal_sums, "AT_ONCE", at_once)
+        torch.testing.assert_close(made.run().x, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_normals_of_sixteen_bits_are_normal():
+    numbers = normal_sums.quantile_means().astype(float)
+    assert np.array_equal(numbers, -numbers[::-1])
+    assert (np.diff(numbers) >= 0).all()
+    assert numbers.var() == pytest.approx(1, abs=1e-6)
+    assert (numbers**4).mean() == pytest.approx(3, abs=2e-3)
+    assert numbers.max() == pytest.approx(4.4, abs=0.1)
+    middles = (np.arange(2**16) + 0.5) / 2**16
+    assert abs(ndtr(numbers) - middles).max() < 2**-16, "each in its part of the distribution"
 
 
 @pytest.mark.parametrize("name", ["prox-dasa-gt", "sppdm"])

@@ -45,7 +45,7 @@ class Words:
 
     def __init__(self) -> None:
         philox = np.random.Philox(key=0)
-        self._philox, self._state, self._generator = philox, philox.state, np.random.Generator(philox)
+        self._philox, self._state = philox, philox.state
 
     def __call__(self, seed: int, stream: int, trial: int, block: int, agents: range, count: int) -> NDArray[np.int32]:
         """Uniform 32-bit words ``[len(agents), count]`` of consecutive agents; ``count`` is a multiple of 8.
@@ -63,11 +63,9 @@ class Words:
         place["counter"][:] = (agents.start * (count // 8), block, trial, 0)
         # This also drops words that the last call has left in the generator's buffer.
         self._philox.state = self._state
-        size = (len(agents), count // 2)
-        # With the full range, NumPy passes on the generator's words unchanged. With a smaller one it would reject some,
-        # which would shift all later words.
-        drawn = self._generator.integers(0, 2**64 - 1, size=size, dtype=np.uint64, endpoint=True)
-        return drawn.view(np.int32)
+        # The words as the generator yields them: NumPy's whole numbers in a range may reject some, and take longer.
+        drawn: NDArray[np.uint64] = self._philox.random_raw(len(agents) * count // 2)
+        return drawn.view(np.int32).reshape(len(agents), count)
 
 
 def repeat_names(trials: range, periods: Sequence[int]) -> list[int]:

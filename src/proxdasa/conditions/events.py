@@ -87,6 +87,13 @@ class Draws:
         padded = width + -width % 8
         return samples.normals(torch.from_numpy(self._draw(number, links, padded))[..., :width])
 
+    def codes(self, name: int, first: int, count: int) -> NDArray[np.uint16]:
+        """Words of 16 bits ``[trials, count]``, from the place ``first`` on in the endless sequence with this name."""
+        # Philox yields sixteen of them at each position of its counter.
+        positions = range(first // 16, -(-(first + count) // 16))
+        drawn = self._draw(name, positions, 8).reshape(self.trials, -1).view(np.uint16)
+        return drawn[:, first % 16 : first % 16 + count]
+
     def whole(self, block: int, count: int) -> Tensor:
         """Whole numbers below ``count``, each equally likely, for the times of a block: ⌊count · u⌋."""
         return self.whole_bytes(block, count).long()  # arithmetic on bytes would wrap around

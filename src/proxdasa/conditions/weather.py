@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from proxdasa.checks import invalid
 from proxdasa.conditions.events import BLOCK, Condition, Draws, Events
+from proxdasa.conditions.normal_sums import NormalSums
 from proxdasa.conditions.round_prediction import RoundPrediction
 from proxdasa.contracts import Network
 from proxdasa.devices import CPU, form, send
@@ -72,7 +74,12 @@ class Weather:
             if condition.concerns == "delays":
                 events = _check_ages(events, condition)
             began[condition.concerns].append(events)
-        self._links, self._agents, self._messages, self._delays = began.values()
+        self._links, self._agents, messages, self._delays = began.values()
+        sums = [events for events in messages if isinstance(events, NormalSums)]
+        self._messages = [events for events in messages if not isinstance(events, NormalSums)]
+        # Independent normals add up to one whose variance is the sum of theirs.
+        self._sums = NormalSums(sums[0].draws, math.hypot(*(each.std for each in sums))) if sums else None
+        self.n = network.n
         self.oldest = longest_delay(conditions)
         weights = [np.asarray(W[tuple(network.edges.T)]).ravel() for W in network.rounds]
         self._present = torch.from_numpy(np.stack(weights, axis=1) > 0) if weights else None
@@ -110,8 +117,28 @@ class Weather:
             self._parts.clear()
 
     @property
-    def disturbs(self) -> bool:
-        """Whether noise is added to messages."""
+    def disturbs_sums(self) -> bool:
+        """Whether messages have Gaussian noise, which is added to the sums of their receivers."""
+        return self._sums is not None
+
+    def noise_of_sums(self, numbers: range, tensor: int, agents: range, d: int) -> Tensor:
+        """Noise of the sums of consecutive agents in a tensor of consecutive rounds, ``[rounds, trials, agents, d]``.
+
+        It is that of receivers whose weights have Σ_j W_ij² = 1. Several rounds must be those of all agents.
+        """
+        assert self._sums is not None
+        assert len(numbers) == 1 or len(agents) == self.n
+        rows = self._sums(tensor, d, numbers.start * self.n + agents.start, len(numbers) * len(agents))
+        return rows.view(self.trials, len(numbers), len(agents), d).transpose(0, 1)
+
+    @property
+    def calm(self) -> bool:
+        """Whether all links are up in all rounds."""
+        return self._calm is not None
+
+    @property
+    def disturbs_messages(self) -> bool:
+        """Whether other noise is added to messages."""
         return bool(self._messages)
 
     def noise(self, number: int, links: range, width: int) -> Tensor:

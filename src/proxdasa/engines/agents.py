@@ -291,7 +291,8 @@ class LocalAgents(ABC):
         """
         first, links = int(self._counts["rounds"]), rounds * self._links
         if self._weather:
-            links = sum(self._weather.links_up(number) for number in range(first, first + rounds))
+            up = self._weather.links_up
+            links = up(first) if rounds == 1 else sum(map(up, range(first, first + rounds)))
         self._counts["rounds"] += rounds
         self._counts["vectors"] += rounds * len(vectors)
         self._counts["bytes"] += 2 * links * sum(self._bytes_of(vector, compressed) for vector in vectors)

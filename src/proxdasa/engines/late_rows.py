@@ -39,36 +39,35 @@ class Ring:
     """
 
     def __init__(self, table: Tensor, span: int, names: list[str], trials: int, newest: int, counter: str) -> None:
-        self._places = table.chunk(span, dim=1)
-        self._names, self._views = names, [part.chunk(span, dim=1) for part in torch.split(table, trials)]
-        self._aged = [Aged(table, newest, span) for newest in range(span)]
-        self._extra: dict[int, dict[str, Tensor]] = {}  # the extra rows, for each place of the newest
-        self._newest, self._counter = newest, counter
+        places = table.chunk(span, dim=1)
+        views = [part.chunk(span, dim=1) for part in torch.split(table, trials)]
+        self._name, self._shape, self._newest = names[0], places[0].shape, newest
+        # For each place of the newest rows: the place, the rows of all ages, and the extra rows.
+        self._turns: list[tuple[Tensor, Aged, dict[str, Tensor]]] = []
+        for at, place in enumerate(places):
+            older = [view[at - age] for view in views for age in range(span - 1)]
+            extra = dict(zip(names, older, strict=True))
+            if counter:
+                extra[counter] = torch.full_like(older[0][..., :1], at)
+            self._turns.append((place, Aged(table, at, span), extra))
 
-    def fits(self, x: Tensor, rows: dict[str, Tensor]) -> bool:
-        """Whether its rows have the shape of x, and the extra rows are still views of its table.
+    def turn(self, x: Tensor, rows: dict[str, Tensor]) -> Aged | None:
+        """Store x in the place of the oldest rows, if it has their shape and the extra rows are views of this table.
 
         They are not if the run was rewound or agents were out. Both replace all extra rows, so it is enough to look at
         one of them.
         """
-        return rows.get(self._names[0]) is self._views[0][self._newest] and self._places[0].shape == x.shape
-
-    def turn(self) -> None:
-        """Make the place of the oldest rows that of the newest."""
-        self._newest = (self._newest + 1) % len(self._places)
+        if rows.get(self._name) is not self._turns[self._newest][2][self._name] or x.shape != self._shape:
+            return None
+        self._newest = (self._newest + 1) % len(self._turns)
+        return self.put(x, rows)
 
     def put(self, x: Tensor, rows: dict[str, Tensor]) -> Aged:
         """Store x as the newest rows, and make all but the oldest rows the extra rows."""
-        newest = self._newest
-        if newest not in self._extra:
-            ages = range(len(self._places) - 1)
-            views = [view[newest - age] for view in self._views for age in ages]
-            self._extra[newest] = dict(zip(self._names, views, strict=True))
-            if self._counter:
-                self._extra[newest][self._counter] = torch.full_like(views[0][..., :1], newest)
-        self._places[newest].copy_(x)
-        rows.update(self._extra[newest])
-        return self._aged[newest]
+        place, aged, extra = self._turns[self._newest]
+        place.copy_(x)
+        rows.update(extra)
+        return aged
 
 
 @final
@@ -119,10 +118,9 @@ class LateRows:
         if self._place is None:
             return None
         ring = self._rings.get((self._place, first))
-        if ring and ring.fits(x, rows):
-            ring.turn()
-        else:
-            ring = self._rings[self._place, first] = self._begin(x, self._place, rows, first)
+        if ring and (aged := ring.turn(x, rows)):
+            return aged
+        ring = self._rings[self._place, first] = self._begin(x, self._place, rows, first)
         return ring.put(x, rows)
 
     def _begin(self, x: Tensor, place: int, rows: dict[str, Tensor], first: int) -> Ring:

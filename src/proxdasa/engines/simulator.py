@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa.conditions import Weather
 from proxdasa.contracts import Block, NotCompilableError
 from proxdasa.devices import CPU, wait
 from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.compiled import compile_block
 from proxdasa.engines.fused_products import fused_product
-from proxdasa.engines.late_rows import LateRows
 from proxdasa.engines.products import DenseProduct, Product, SparseProduct, adjacency, dense_pays, product
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.engines.sliced_agents import SlicedAgents, in_slices
@@ -64,35 +64,39 @@ class Simulator(LocalAgents):
         if weather is None:
             return tuple(self._product(x) for x in tensors)
         # All tensors travel in the same messages, so they meet the same events.
-        mixing, rho, rounds = self._task.mixing, self._task.network.rho, itertools.count(first)
-        if self._rounds == 1 and not weather.disturbs:
-            if self._late:
-                return self._mix_late(tensors, self._late, first)
-            apply = self._varying.at(weather, first)
-            return tuple(mixing(apply, x, rho) for x in tensors)
+        if self._rounds == 1 and not weather.disturbs_messages:
+            return self._mix_once(tensors, weather, first)
+        rounds = itertools.count(first)
         stacked = torch.cat(tensors) if len(tensors) > 1 else tensors[0]
-        mixed = mixing(
-            lambda rows: self._varying.in_weather(self._age(rows) or rows, weather, next(rounds)), stacked, rho
+        mixed = self._task.mixing(
+            lambda rows: self._varying.in_weather(self._age(rows) or rows, weather, next(rounds)),
+            stacked,
+            self._task.network.rho,
         )
         return torch.split(mixed, len(tensors[0]))
 
-    def _mix_late(self, tensors: tuple[Tensor, ...], late: LateRows, number: int) -> tuple[Tensor, ...]:
-        """Mix in one round whose messages may be late, without stacking the tensors, which would copy them."""
-        assert self._weather is not None
-        weather, made = self._weather, dict[int, Product]()
+    def _mix_once(self, tensors: tuple[Tensor, ...], weather: Weather, number: int) -> tuple[Tensor, ...]:
+        """Mix in one round, without stacking the tensors, which would copy them."""
+        mixing, rho, late, varying = self._task.mixing, self._task.network.rho, self._late, self._varying
+        disturbs = weather.disturbs_sums
+        if not (late or disturbs):
+            on_time = varying.at(weather, number)
+            return tuple([mixing(on_time, x, rho) for x in tensors])
+        made: dict[int, Product] = {}
 
         def apply(rows: Tensor) -> Tensor:
-            aged = late.take(rows, self.extra_rows, len(mixed))
-            if aged is None:
-                return self._varying.at(weather, number)(rows)
-            if aged.newest not in made:  # usually once for all tensors
-                made[aged.newest] = self._varying.at_ages(weather, number, aged)
-            return made[aged.newest](aged.table)
+            aged = late.take(rows, self.extra_rows, len(mixed)) if late else None
+            newest = aged.newest if aged else -1
+            if newest not in made:  # usually once for all tensors
+                made[newest] = varying.at_ages(weather, number, aged) if aged else varying.at(weather, number)
+            product = made[newest](aged.table if aged else rows)
+            return varying.sum_noise.add(product, weather, number, len(mixed)) if disturbs else product
 
         mixed: list[Tensor] = []
         for x in tensors:
-            mixed.append(self._task.mixing(apply, x, self._task.network.rho))  # noqa: PERF401 - apply counts them
-        late.go_on(tensors[0], self.extra_rows)
+            mixed.append(mixing(apply, x, rho))  # noqa: PERF401 - apply counts them
+        if late:
+            late.go_on(tensors[0], self.extra_rows)
         return tuple(mixed)
 
     def neighbour_sum(self, x: Tensor) -> Tensor:

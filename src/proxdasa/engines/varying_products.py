@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +15,31 @@ from proxdasa.conditions import Weather
 from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
 from proxdasa.devices import CPU, Movable, send
+from proxdasa.engines.ahead import AT_ONCE, Ahead
 from proxdasa.engines.late_rows import Aged
 from proxdasa.engines.products import Product, dense_pays
 from proxdasa.engines.substitutes import Substitutes
+from proxdasa.engines.sum_noise import SumNoise
 
-AT_ONCE = 2**18
-"""How many entries of matrices are made at once: many, because each operation has a fixed cost of some microseconds,
-but not more than fit into a processor's cache."""
+
+class LateTables(NamedTuple):
+    """What a product needs for rounds whose messages are late, from one round on."""
+
+    spell: Spell
+    place: int
+    """The place of the first round in its spell."""
+    number: int
+    """The number of the first round."""
+    newest: int
+    """The place of the newest rows in that round; in each of the next it is one further."""
+    span: int
+    tables: Sequence[Tensor]
+
+    def find(self, spell: Spell, place: int, number: int, newest: int, span: int) -> int:
+        """Which of the tables is for this round, or −1 if none is."""
+        at = number - self.number
+        known = 0 <= at < len(self.tables) and spell is self.spell and place - self.place == at
+        return at if known and span == self.span and (self.newest + at) % span == newest else -1
 
 
 class VaryingProduct:
@@ -88,25 +107,32 @@ class VaryingProduct:
         self._values = torch.from_numpy(weights.T).to(dtype).to(device)  # [rounds, entries]
         # For each size of a batch: where sums begin among its terms, and their weights in each of the rounds.
         self._bags: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
-        self._pace, self._late = (-1, 0, 0), cast("tuple[int, Sequence[Tensor]]", (0, ()))
+        self._late: LateTables | None = None
         self._terms = self._order() if exact else []
-        self._spell: Spell | None = None
-        self._first, self._made = 0, cast("Sequence[Tensor]", ())
+        self._matrices = Ahead(self.matrices, len(self._source))
+        self.sum_noise = SumNoise(here, Ahead(self.spreads, len(rows)), dtype, exact, device)
 
     def in_weather(self, x: Tensor | Aged, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number; if messages are late, x has rows of several ages."""
-        product = self.at_ages(weather, number, x)(x.table) if isinstance(x, Aged) else self.at(weather, number)(x)
-        return self._add_noise(product, weather, number) if weather.disturbs else product
+        rows = x.table if isinstance(x, Aged) else x
+        copies = len(rows) // weather.trials
+        apply = self.at_ages(weather, number, x, copies) if isinstance(x, Aged) else self.at(weather, number, copies)
+        product = apply(rows)
+        if weather.disturbs_sums:
+            product = self.sum_noise.add(product, weather, number)
+        return self._add_to_messages(product, weather, number) if weather.disturbs_messages else product
 
-    def at(self, weather: Weather, number: int) -> Product:
-        """The product of a round, for several tensors one after the other, if messages arrive as they were sent."""
+    def at(self, weather: Weather, number: int, copies: int = 1) -> Product:
+        """The product of a round, if messages arrive as they were sent, for tensors that stack ``copies`` of a kind."""
         if self._substitutes:
             places = self._substitutes.places(weather, number)
             return lambda x: self._sum_bags(x, places, number)
-        matrix = self.matrix(weather, number)
+        matrix = _repeat(self.matrix(weather, number), copies)
+        if self._dense:
+            return partial(torch.bmm, matrix)  # without a function of Python around it, which would take as long
         return lambda x: self(x, matrix)
 
-    def at_ages(self, weather: Weather, number: int, x: Aged) -> Product:
+    def at_ages(self, weather: Weather, number: int, x: Aged, copies: int = 1) -> Product:
         """The product of a round in which each message carries a row of its own age; an agent's own row is current.
 
         It applies to tables like that of x, whose newest rows are in the same place.
@@ -114,14 +140,15 @@ class VaryingProduct:
         if self._substitutes:
             places = self._substitutes.late_places(weather, number, x.newest, x.span)
             return lambda table: self._sum_bags(table, places, number)
-        matrix, late = self.matrix(weather, number), self._look_late(weather, number, x.newest, x.span)
+        late = _repeat(self._look_late(weather, number, x.newest, x.span), copies)
         if self._dense:
-            return lambda table: torch.bmm(_repeat(late, table.shape[0]), table)
+            return partial(torch.bmm, late)
+        weights = _repeat(self.matrix(weather, number), copies)
 
         def in_order(table: Tensor) -> Tensor:
             batch, rows, d = table.shape
-            places = _repeat(late, batch) + torch.arange(0, batch * rows, rows).unsqueeze(-1)
-            return self._sum_in_order(table.reshape(-1, d), places, _repeat(matrix, batch))
+            places = late + torch.arange(0, batch * rows, rows).unsqueeze(-1)
+            return self._sum_in_order(table.reshape(-1, d), places, weights)
 
         return in_order
 
@@ -130,14 +157,16 @@ class VaryingProduct:
 
         In exact mode these are the places of all entries in such a table, ``[trials, entries]``.
         """
-        at = weather.look(number)[1] - self._first
+        spell, place = weather.look(number)
+        made = self._late
         # The newest rows usually move by one place in each round, so those of the next rounds are made together.
-        pace = (number - at, (newest - at) % span, span)
-        first, made = self._late
-        if pace != self._pace or not 0 <= at - first < len(made):
-            first, made = self._late = at, self._make_late(weather, number, newest, span, self._made[at:])
-            self._pace = pace
-        return made[at - first]
+        if made is None or (at := made.find(spell, place, number, newest, span)) < 0:
+            self.matrix(weather, number)
+            matrices = self._matrices.made[place - self._matrices.first :]
+            tables = self._make_late(weather, number, newest, span, matrices)
+            made, at = LateTables(spell, place, number, newest, span, tables), 0
+            self._late = made
+        return made.tables[at]
 
     def _make_late(
         self, weather: Weather, number: int, newest: int, span: int, matrices: Sequence[Tensor]
@@ -162,7 +191,7 @@ class VaryingProduct:
         slots.index_copy_(2, self._weighted.beside(slots), (newest_of_each - ages).remainder_(span))
         return send(slots, self._device)
 
-    def _add_noise(self, product: Tensor, weather: Weather, number: int) -> Tensor:
+    def _add_to_messages(self, product: Tensor, weather: Weather, number: int) -> Tensor:
         """Add Σ_j W_ij ε_ij to each row, in ascending order of senders; a link that is down has no weight."""
         (batch, rows, d), trials, links = product.shape, weather.trials, len(self._messages)
         noise = self._draw_noise(weather, number, batch // trials * d)
@@ -188,14 +217,8 @@ class VaryingProduct:
         return send(weather.noise(number, self._messages, width).to(self._dtype), self._device)
 
     def matrix(self, weather: Weather, number: int) -> Tensor:
-        """W_r of the round with this number, in the form that products take; several rounds' are made at once."""
-        spell, place = weather.look(number)
-        if spell is not self._spell or not 0 <= place - self._first < len(self._made):
-            span = max(1, min(spell.length, AT_ONCE // (weather.trials * len(self._source))))
-            first = place - place % span
-            made = self.matrices(spell.up[..., first : first + span], spell.first + first)
-            self._spell, self._first, self._made, self._late = spell, first, made, (0, ())
-        return self._made[place - self._first]
+        """W_r of the round with this number, in the form that products take."""
+        return self._matrices.at(weather, number)
 
     def matrices(self, up: Tensor, first: int) -> Sequence[Tensor]:
         """W_r for links that are up ``[trials, links, times]``, in the form that products take.
@@ -204,17 +227,24 @@ class VaryingProduct:
         time, if the graph changes.
         """
         trials, _, times = up.shape
-        weights, own = self._link_weights, self._self_weights
-        if (period := weights.shape[1]) > 1:
-            rounds = torch.arange(first, first + times) % period
-            weights, own = weights[:, rounds], own[:, rounds]
-        up = up if self._links is None else up.index_select(1, self._links)
-        carried = up.to(self._dtype) * weights
+        weights, own = (_in_turn(each, first, times) for each in (self._link_weights, self._self_weights))
+        carried = self._carry(up, weights)
         # Adding zero changes no bit, so that W_r is W itself while all links are up.
         own = own + self._per_row(weights - carried)
         listed = torch.cat([carried, own, carried.new_zeros(trials, 1, times)], dim=1)
         entries = send(listed.index_select(1, self._source).permute(2, 0, 1).contiguous(), self._device)
         return entries.view(times, trials, *(self._shape if self._dense else (-1,))).unbind()
+
+    def spreads(self, up: Tensor, first: int) -> Sequence[Tensor]:
+        """√(Σ_j W_ij²) over the messages of a round that arrive, ``[trials, rows, 1]`` for each time."""
+        squares = self._per_row(self._carry(up, _in_turn(self._link_weights, first, up.shape[-1])).square())
+        roots = torch.from_numpy(np.sqrt(squares.numpy()))  # of NumPy, because all its roots are rounded correctly
+        return send(roots.permute(2, 0, 1).unsqueeze(-1).contiguous(), self._device).unbind()
+
+    def _carry(self, up: Tensor, weights: Tensor) -> Tensor:
+        """The weights of links here, ``[trials, links here, times]``, which are zero while a link is down."""
+        up = up if self._links is None else up.index_select(1, self._links)
+        return up.to(self._dtype) * weights
 
     def _per_row(self, weights: Tensor) -> Tensor:
         """The sums ``[trials, rows, times]`` over the links of each row, in ascending order of neighbours."""
@@ -227,10 +257,9 @@ class VaryingProduct:
 
     def __call__(self, x: Tensor, values: Tensor) -> Tensor:
         """Each row becomes the weighted sum of its neighbours' rows; ``values`` are a round's, from `matrices`."""
-        batch, columns, d = x.shape
-        values = _repeat(values, batch)
         if self._dense:
             return torch.bmm(values, x)
+        batch, columns, d = x.shape
         places = self._columns + torch.arange(0, batch * columns, columns).unsqueeze(-1)
         return self._sum_in_order(x.reshape(batch * columns, d), places, values)
 
@@ -270,7 +299,12 @@ def _starts(rows: np.ndarray, count: int) -> np.ndarray:
     return np.searchsorted(rows, np.arange(count)).astype(np.int64)
 
 
-def _repeat(values: Tensor, batch: int) -> Tensor:
+def _in_turn(weights: Tensor, first: int, times: int) -> Tensor:
+    """Weights ``[items, rounds]`` of a graph that may change, in the rounds of these times."""
+    period = weights.shape[1]
+    return weights[:, torch.arange(first, first + times) % period] if period > 1 else weights
+
+
+def _repeat(values: Tensor, copies: int) -> Tensor:
     """Values of each trial for tensors that are stacked: they travel in the same messages and meet the same events."""
-    copies = batch // values.shape[0]
     return values.expand(copies, *values.shape).flatten(0, 1) if copies > 1 else values
