@@ -15,6 +15,7 @@ from proxdasa.conditions import LinkLoss, MessageNoise, Outages, Weather, normal
 from proxdasa.conditions.events import Draws
 from proxdasa.engines import sum_noise
 from proxdasa.engines.varying_products import VaryingProduct
+from proxdasa.runs.footprint import noise_rows
 from proxdasa.runs.loop import Saving
 from tests.setups import in_threads, light
 
@@ -173,3 +174,15 @@ def test_a_tracker_never_forgets_noise_and_an_average_does():
 def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match="std must be a finite number of at least 0; got -1"):
         MessageNoise(-1)
+
+
+def test_noise_needs_memory_for_each_agent_or_each_message():
+    network = networks.ring(8)
+
+    @dataclasses.dataclass(frozen=True)
+    class Own:
+        concerns: ClassVar[str] = "messages"
+
+    assert noise_rows([LinkLoss(0.1)], network, 3) == 0
+    assert noise_rows([MessageNoise(0.1), LinkLoss(0.1), MessageNoise(0.2)], network, 3) == 8
+    assert noise_rows([MessageNoise(0.1), Own()], network, 3) == 3 * network.W.nnz

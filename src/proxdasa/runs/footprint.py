@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from proxdasa.conditions import Condition, MessageNoise
 from proxdasa.contracts import Algorithm, Mixing, Network, Problem
 from proxdasa.engines.products import dense_pays
 from proxdasa.samples import BLOCK
@@ -30,14 +33,14 @@ def footprint(
     trials: int,
     agents: range | None = None,
     varies: bool = False,
-    disturbs: bool = False,
+    noise: int = 0,
     oldest: int = 0,
     sliced: bool = False,
 ) -> int:
     """Bytes for variables, temporaries and samples of these agents (default: all), and for the weights of mixing.
 
-    ``varies`` says that links or agents may fail, ``disturbs`` that messages have noise, ``oldest`` how late
-    they may be, ``sliced`` that steps are taken in slices.
+    ``varies`` says that links or agents may fail, ``noise`` how many rows of noise there are at a time (`noise_rows`),
+    ``oldest`` how late messages may be, ``sliced`` that steps are taken in slices.
     The problem's own data are not included: they are in memory already, or the problem checks them itself.
     """
     n, size = network.n, problem.dtype.itemsize
@@ -51,5 +54,12 @@ def footprint(
     dense = agents is None and dense_pays(network.W, mixing.rounds_for(network.rho))
     weights = DENSE * n**2 if dense else (16 + size) * trials * network.W.nnz
     events = EVENT * trials * network.W.nnz if varies or network.rounds else 0
-    messages = trials * network.W.nnz * algorithm.facts.vectors * problem.dim if disturbs else 0
-    return variables + drawn + weights + events + (12 + 2 * size) * messages
+    return variables + drawn + weights + events + (12 + 2 * size) * trials * noise * problem.dim
+
+
+def noise_rows(conditions: Sequence[Condition], network: Network, vectors: int) -> int:
+    """How many rows of noise are made at a time: one for each agent or, if the noise is your own, for each message."""
+    kinds = {isinstance(each, MessageNoise) for each in conditions if each.concerns == "messages"}
+    if not kinds:
+        return 0
+    return network.n if all(kinds) else vectors * network.W.nnz

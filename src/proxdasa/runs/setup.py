@@ -30,7 +30,7 @@ from proxdasa.runs.binding import as_rows, bind, check_weights, draw_random_iter
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle, slices
 from proxdasa.runs.facts import facts_of
-from proxdasa.runs.footprint import RECORD, footprint
+from proxdasa.runs.footprint import RECORD, footprint, noise_rows
 from proxdasa.runs.identity import Identity
 from proxdasa.runs.loop import Loop
 from proxdasa.runs.progress import Progress
@@ -126,9 +126,9 @@ class Setup:
         what = what or f"trials = {self.trials:,} of {self.network.n:,} agents, d = {self.problem.dim:,},"
         records = self.trials * (self.iterations // self.observe_every + 2) + self.random_iterate * self.iterations
         varies, problem = bool(self.conditions), own or self.problem
-        disturbs = any(each.concerns == "messages" for each in self.conditions)
+        noise = noise_rows(self.conditions, self.network, self.algorithm.facts.vectors)
         needed = footprint(
-            self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, disturbs,
+            self.algorithm, problem, self.network, self.mixing, self.trials, agents, varies, noise,
             oldest=longest_delay(self.conditions), sliced=agents is None and self.compile is not True and slices(self),
         )  # fmt: skip
         remedy = "fewer trials, agents or dimensions need less, and so do fewer records (observe_every)"
