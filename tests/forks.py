@@ -30,7 +30,7 @@ TOKEN = "PROXDASA_TEST"
 PRELOADED = [
     "proxdasa.cli", "proxdasa.experiments", "proxdasa.configs.reading", "proxdasa.engines.launch.connect",
     "proxdasa.engines.messages.gloo", "proxdasa.engines.messages.unix_sockets", "proxdasa.plans.run_plans",
-    "proxdasa.reports.page", "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.entry",
+    "proxdasa.reports.page", "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.tune_function",
     "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
 ]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` imports pytest, and builds the command

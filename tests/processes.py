@@ -38,6 +38,10 @@ BIN = Path(sys.executable).parent
 LIMIT = 120.0
 """Seconds that anything may take before a test fails; on an idle machine all takes a few."""
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the tests of processes watch them in /proc")
+COMPILER = pytest.mark.skipif(
+    not (shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")),
+    reason="left out: torch's compiler needs a C++ compiler, and there is none",
+)
 TROUBLE = "PROXDASA_TEST_TROUBLE"
 """The file of Python that a process runs before anything else (`trouble`)."""
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}

@@ -22,11 +22,30 @@ from proxdasa import data, engines, networks, problems, regularizers, schedules
 from proxdasa.contracts import Facts
 from proxdasa.engines.messages.threads import in_threads
 from proxdasa.metrics import View
+from proxdasa.runs.saving import Saving
 from proxdasa.runs.setup import Setup
 
-__all__ = ["METHODS", "LocalSteps", "N", "digest", "in_threads", "light", "main", "make_runs", "runs", "setup"]
+__all__ = [
+    "METHODS", "RETRIEVAL", "LocalSteps", "N", "digest", "in_threads", "light", "main", "make_runs", "run_until",
+    "runs", "setup",
+]  # fmt: skip
 
 N = 8
+
+RETRIEVAL = """
+[problem]
+name = "PhaseRetrieval"
+agents = 3
+dim = 4
+sparsity = 2
+evaluation = 20
+[network]
+name = "ring"
+[regularizer]
+name = "L1"
+weight = 0.01
+"""
+"""The tables of a configuration file for a run that takes no time."""
 
 
 def perceptron():
@@ -121,6 +140,21 @@ def light(name: str, **changes) -> Setup:
 
 def digest(x: torch.Tensor) -> str:
     return hashlib.sha256((x + 0.0).numpy().tobytes()).hexdigest()
+
+
+def run_until(made: Setup, size: int, k: int | None, saving: Saving | None = None, asks: int = 0) -> list:
+    """The results of a run in ``size`` processes, one of which asks to stop after k iterations, if at all."""
+
+    def part(transport):
+        loop = made.loop(transport)
+
+        def progress(now, _iterations, _rows):
+            if now == k and transport.rank == asks:
+                loop.engine.ask_to_stop()
+
+        return loop.run(progress, saving)
+
+    return in_threads(size, part)
 
 
 for entry in vars(View).values():

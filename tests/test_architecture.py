@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import statistics
 from pathlib import Path
 
 import networkx as nx
@@ -19,9 +20,10 @@ MAY_IMPORT = {
     "lazy_names": set(),
     "memory_budget": set(),
     "thread_counts": set(),
+    "torch_internals": set(),
     "caller_warnings": set(),
     "devices": {"checks"},
-    "modules": {"checks", "contracts"},
+    "modules": {"checks", "contracts", "torch_internals"},
     "running_statistics": {"checks", "devices"},
     "networks": {"caller_warnings", "checks", "memory_budget"},
     "contracts": {"schedules"},
@@ -31,20 +33,21 @@ MAY_IMPORT = {
     "mixing": {"checks", "contracts"},
     "problems": {
         "caller_warnings", "checks", "contracts", "data", "devices", "memory_budget", "modules", "running_statistics",
-        "samples",
+        "samples", "torch_internals",
     },
     "algorithms": {"checks", "contracts", "schedules"},
     "conditions": {"checks", "contracts", "devices", "samples"},
     "compressors": {"checks", "contracts", "devices"},
     "engines": {
         "compressors", "conditions", "contracts", "devices", "exit_codes", "samples", "schedules", "thread_counts",
+        "torch_internals",
     },
     "metrics": {"checks", "contracts", "schedules", "thread_counts"},
     # A run needs a default regulariser and mixing, the name of a network's class, and which links and data are ours.
     "runs": {
         "caller_warnings", "checks", "conditions", "contracts", "data", "descriptions", "devices", "disk", "engines",
         "memory_budget", "metrics", "mixing", "networks", "problems", "regularizers", "samples", "schedules",
-        "thread_counts",
+        "thread_counts", "torch_internals",
     },
     "tensorboard": {"runs"},
     "optim": {
@@ -146,6 +149,7 @@ def imported_modules(path: Path) -> set[str]:
     if path.stem == "__init__":  # packages that import their names when they are first used
         body += [line for block in body if isinstance(block, ast.If) for line in block.body]
     full = {f"{node.module}.{alias.name}" for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    full |= {alias.name for node in body if isinstance(node, ast.Import) for alias in node.names}
     return {name if name in NAMES else name.rpartition(".")[0] for name in full if name.startswith("proxdasa")}
 
 
@@ -162,8 +166,14 @@ def test_reports_read_records_and_nothing_else_of_runs():
 
 
 def test_file_names_occur_once():
-    names = [path.stem for path in MODULES if path.stem not in ("__init__", "__main__", "tensorboard")]
+    names = [path.stem for path in MODULES if path.stem != "__init__"]
     assert sorted(set(names)) == sorted(names)
+
+
+def test_modules_are_short():
+    lengths = {path.relative_to(PACKAGE).as_posix(): len(path.read_text("utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > 350} == {}
+    assert statistics.median(lengths.values()) <= 120
 
 
 def test_only_plan_tables_know_networks_and_plans():

@@ -39,7 +39,7 @@ def recorded(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(compiled, "_translate", translate)
+    monkeypatch.setattr(compiled, "compile_graph", translate)
     return calls
 
 
@@ -175,7 +175,7 @@ class Strided(Own):
 
 def test_compiled_code_gets_every_state_in_one_layout(recorded, monkeypatch):
     """It refuses any other than that for which it was compiled, which would end the run."""
-    traced, layouts = compiled._translate, []
+    traced, layouts = compiled.compile_graph, []
 
     def translate(graph, examples):
         function = traced(graph, examples)
@@ -188,7 +188,7 @@ def test_compiled_code_gets_every_state_in_one_layout(recorded, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(compiled, "_translate", translate)
+    monkeypatch.setattr(compiled, "compile_graph", translate)
     compare(quadratic(Strided(0.1), regularizer=regularizers.Zero(), iterations=21, observe_every=7), recorded)
     assert layouts
     assert all(layouts)
@@ -215,7 +215,7 @@ def test_wrong_code_is_found_out(monkeypatch):
     def translate(traced, _examples):
         return lambda *inputs: [1.01 * rows for rows in traced(*inputs)]
 
-    monkeypatch.setattr(compiled, "_translate", translate)
+    monkeypatch.setattr(compiled, "compile_graph", translate)
     with pytest.warns(CompileWarning, match="compute a different x"):
         quadratic(made(proxdasa.ProxDASA), compile=True).run()
 
@@ -224,7 +224,7 @@ def test_errors_of_the_compiler_do_not_cost_the_run(monkeypatch):
     def translate(_traced, _examples):
         raise RuntimeError("no C++ compiler\nand much more")
 
-    monkeypatch.setattr(compiled, "_translate", translate)
+    monkeypatch.setattr(compiled, "compile_graph", translate)
     setup = quadratic(made(proxdasa.ProxDASA))
     with pytest.warns(CompileWarning, match="not compiled, and take longer: torch says RuntimeError: no C"):
         found = dataclasses.replace(setup, compile=True).run()

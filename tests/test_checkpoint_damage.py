@@ -80,7 +80,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(folder, name):
     whole = path.read_bytes()
     for position in range(len(whole)):
         flip(path, position)
-        with pytest.warns(CheckpointWarning, match=rf"{name} is not as it was written"):
+        with pytest.warns(CheckpointWarning, match=rf"{name} has changed since it was written"):
             assert ours.latest().k == 1000, position
         path.write_bytes(whole)
     assert ours.latest().k == 2000
@@ -97,7 +97,7 @@ def test_nothing_is_parsed_that_was_not_verified(folder, monkeypatch):
     for name in ("load", "parse_rows"):
         monkeypatch.setattr(checkpoints, name, refuse)
     monkeypatch.setattr(json, "loads", refuse)
-    with pytest.raises(ValueError, match=r"is not as it was written"):
+    with pytest.raises(ValueError, match=r"has changed since it was written"):
         Checkpoints(folder, OURS).latest()
 
 
@@ -114,7 +114,7 @@ def test_if_all_are_damaged_it_is_an_error_that_tells_each(folder):
     before = contents(folder)
     said = (
         r"checkpoints holds no checkpoint from which this run can continue \(.*000002000/rows.jsonl is missing; "
-        r".*000001000/state.safetensors has 0 bytes where \d+ were written\); nothing was deleted; choose"
+        r".*000001000/state.safetensors has 0 bytes, but \d+ were written\); nothing was deleted; choose"
     )
     for _ in range(2):
         with pytest.raises(ValueError, match=said):

@@ -4,7 +4,6 @@ Compiling takes time; tests/test_blocks.py tests what the compiler is given, for
 """
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from proxdasa.problems import Supervised, models
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.setup import Setup
 from tests import architectures
+from tests.processes import COMPILER
 
 METHODS = {
     "prox-dasa": proxdasa.ProxDASA(0.3, schedules.diminishing(0.3)),
@@ -28,10 +28,7 @@ METHODS = {
 }
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")),
-        reason="left out: torch's compiler needs a C++ compiler, and there is none",
-    ),
+    COMPILER,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch's own parts, as it imports its compiler
 ]
 

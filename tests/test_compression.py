@@ -26,7 +26,7 @@ from proxdasa.samples import Words
 from tests import transcription
 from tests.laws import HALF
 from tests.processes import write_config
-from tests.setups import METHODS, digest, in_threads
+from tests.setups import METHODS, digest, in_threads, run_until
 from tests.test_algorithms import PlainGradient, quadratic
 
 KINDS = [TopK(0.3), RandK(0.3), QSGD(2), QSGD(5), QSGD(9), SignNorm(), Float16(), BFloat16()]
@@ -228,16 +228,7 @@ def test_an_interrupted_run_continues_with_another_number_of_processes(tmp_path,
     made = small(proxdasa.CDProxSGT(0.05), mixing=mixing, iterations=14)
     whole = made.run()
 
-    def part(transport):
-        loop = made.loop(transport)
-
-        def progress(k, _iterations, _rows):
-            if k == 5 and transport.rank == 0:
-                loop.engine.ask_to_stop()
-
-        return loop.run(progress, Saving(tmp_path))
-
-    stopped = in_threads(3, part)
+    stopped = run_until(made, 3, 5, Saving(tmp_path))
     assert {result.stopped for result in stopped} == {"interrupted"}
     assert stopped[0].iterations < 12
     resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))

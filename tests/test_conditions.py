@@ -114,6 +114,19 @@ def test_all_links_lost_is_the_identity(graph, exact):
         torch.testing.assert_close(W, torch.eye(network.n, dtype=W.dtype))
 
 
+@pytest.mark.parametrize("kind", [Participation(0.5), Stragglers([(0, 2)]), Downtimes([(0, 3, 9)])], ids=str)
+def test_a_single_agent_may_be_out_too(kind):
+    """Without a link, it has a share of the time in which it counts gradients."""
+    weather = Weather([kind], networks.complete(1), trials=1, seed=0)
+    problem = problems.Quadratic(torch.eye(2)[None], torch.ones(1, 2))
+    result = proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.complete(1), conditions=[kind], iterations=10)
+    active = 0
+    for k in range(10):
+        weather.enter(k)
+        active += int(weather.active)
+    assert result.records[-1]["gradients"] == active < 10
+
+
 def test_an_agent_that_is_out_has_no_link():
     network = GRAPHS["random"]
     weather = Weather([Downtimes([(4, 2, 3)])], network, trials=1, seed=0)

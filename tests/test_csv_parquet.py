@@ -202,8 +202,8 @@ def test_bad_configurations_are_refused_in_one_line(sites, monkeypatch, old, new
     ("text", "message"),
     [
         ("", ": the first line must have the names of the columns"),
-        ("a,y\n", ": there is no row in it"),
-        ("a,y\n\n\n", ": there is no row in it"),
+        ("a,y\n", ": it has no rows"),
+        ("a,y\n\n\n", ": it has no rows"),
         ("a,b\n1,2\n", ": there is no column 'y'; there are 'a', 'b'"),
         ("a;y\n1;2\n", ": there is no column 'y'; there are 'a;y'"),
         ("1,2\n3,4\n", ": there is no column 'y'; there are '1', '2'"),
@@ -268,7 +268,7 @@ def test_labels_and_columns_that_are_not_chosen(tmp_path):
         ({"a": [1.0, float("nan")], "y": [1, 2]}, ": the column 'a' has nan in row 1"),
         ({"a": [[1], [2]], "y": [1, 2]}, ": the column 'a' holds List(Int64), not numbers"),
         ({"a": [1, 2], "y": [0, -(2**53) - 1]}, ": the column 'y' has -9007199254740993 in row 1, but beyond 2"),
-        ({"a": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, ": there is no row in it"),
+        ({"a": pa.array([], pa.int8()), "y": pa.array([], pa.int8())}, ": it has no rows"),
     ],
 )
 def test_parquet_files_that_are_not_numbers(tmp_path, columns, message):

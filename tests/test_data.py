@@ -93,6 +93,13 @@ def test_tensors_that_do_not_fit_are_refused(arguments, message):
         data.from_tensors(*arguments)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.uint32])
+def test_labels_of_every_whole_number_type(dtype):
+    dataset = data.from_tensors(np.zeros((3, 2)), np.array([0, 2, 1], dtype=dtype), np.zeros((1, 2)), [3])
+    assert dataset.y.tolist() == [0, 2, 1]
+    assert dataset.classes == 4
+
+
 def test_labels_and_targets_do_not_mix():
     with pytest.raises(TypeError, match="both be labels"):
         data.from_tensors([[1.0]], [0], [[1.0]], [0.5])
@@ -198,7 +205,7 @@ def test_pythons_own_notation_of_numbers_is_refused(tmp_path, line):
 
 
 def test_other_libsvm_files_that_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="rows: there is no row in it"):
+    with pytest.raises(ValueError, match="rows: it has no rows"):
         data.libsvm(svm(tmp_path, " \n# nothing\n"))
     with pytest.raises(ValueError, match="line 1: the index of '0:1' must be at least 1"):
         data.libsvm(svm(tmp_path, "1 0:1\n"))

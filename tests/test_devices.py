@@ -32,8 +32,8 @@ from proxdasa import (
 from proxdasa.cli import app
 from proxdasa.compressors import selections
 from proxdasa.conditions import Weather
-from proxdasa.engines.ahead import Ahead
 from proxdasa.engines.compressed_rounds import CompressedRounds
+from proxdasa.engines.rounds_ahead import RoundsAhead
 from proxdasa.engines.substitutes import Substitutes
 from proxdasa.engines.sum_noise import SumNoise
 from proxdasa.engines.varying_products import VaryingProduct
@@ -50,7 +50,7 @@ N, TRIALS = 6, 2
 HOST = (
     (Samples, "__call__"), (CompressedRounds, "draw"), (Weather, "enter"), (Weather, "look"), (Weather, "links_up"),
     (Weather, "active_rows"),
-    (Ahead, "at"), (VaryingProduct, "_late_slots"), (VaryingProduct, "_draw_noise"), (SumNoise, "_draw"),
+    (RoundsAhead, "at"), (VaryingProduct, "_late_slots"), (VaryingProduct, "_draw_noise"), (SumNoise, "_draw"),
     (Substitutes, "_look"), (Substitutes, "_ages_of"), (SiteBatches, "full_weights"),
 )  # fmt: skip
 """What works on the host: it makes tables of named random numbers, of many rounds or iterations at once where it can,

@@ -194,7 +194,7 @@ def test_fetch_from_the_command_line(tiny):
     result = call("fetch", "tiny", "--folder", folder)
     assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: downloaded, checksum correct")
     result = call("fetch", "tiny", "--folder", folder)
-    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: there already, checksum correct")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{one}: already there, checksum correct")
     one.unlink()
     pages["/a/one"] = pages["/b/one"] = 503
     result = call("fetch", "tiny", "--folder", folder)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import proxdasa
 from proxdasa import cli, networks, problems, reports
-from proxdasa.reports.axis_quantities import spent, value
+from proxdasa.reports.axis_quantities import cost_text, value
 from proxdasa.reports.paired_tests import SIGNED_RANK, STUDENT, choose_test, holm, judge, signed_rank, student
 from tests.results import save
 
@@ -482,4 +482,4 @@ def test_an_empty_list_of_measures_is_refused(tmp_path, measures):
     ],
 )  # fmt: skip
 def test_amounts_are_in_plain_words(amount, axis, words):
-    assert spent(amount, axis) == words
+    assert cost_text(amount, axis) == words

@@ -202,6 +202,15 @@ def test_settings_that_make_no_sense(settings, message):
         DecentralizedClassifier(**settings).fit(X, y)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_whole_numbers_of_numpy_as_searches_give_them(monkeypatch):
+    monkeypatch.setattr(solver, "SEARCHED", 60)
+    X, y = load_iris(return_X_y=True)
+    agents, most, units = np.array([3, 40, 2])
+    model = DecentralizedClassifier(agents=agents, max_iter=most, hidden=[units], tol=1e-6, random_state=0).fit(X, y)
+    assert (model.n_sites_, model.n_iter_, model.module_[0].out_features) == (3, 40, 2)
+
+
 def test_groups_classes_and_order_of_calls():
     X, y = load_iris(return_X_y=True)
     model = DecentralizedClassifier()

@@ -10,7 +10,7 @@ from proxdasa import networks, optim, problems
 from proxdasa.conditions import LinkLoss
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
-from tests.setups import METHODS, LocalSteps, digest, in_threads, light, setup
+from tests.setups import METHODS, LocalSteps, digest, in_threads, light, run_until, setup
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -81,16 +81,7 @@ def test_all_stop_before_the_same_iteration_though_most_send_nothing(method, mix
     problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
     made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=60, observe_every=20, exact=True)
 
-    def part(transport):
-        loop = made.loop(transport)
-
-        def progress(k, _iterations, _rows):
-            if k == 20 and transport.rank == asks:
-                loop.engine.ask_to_stop()
-
-        return loop.run(progress, Saving(tmp_path))
-
-    results = in_threads(4, part)
+    results = run_until(made, 4, 20, Saving(tmp_path), asks)
     sends = [k for k in range(20, 60) if (k + 1) % interval == 0]
     assert {(result.stopped, result.iterations) for result in results} == {("interrupted", sends[2] + 1)}
     resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))

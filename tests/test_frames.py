@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -173,6 +174,20 @@ def test_features_are_a_list_of_other_columns():
             data.from_frame(frame, "sick", features=features)
     with pytest.raises(TypeError, match="features must be a list of names of columns; got the text 'age'"):
         data.from_frame(frame, "sick", features="age")
+
+
+@pytest.mark.parametrize("files", ["{agent}.csv", "{agent}.parquet"])
+def test_an_index_that_pandas_saved_is_no_feature(tmp_path, files):
+    frame = pd.DataFrame({"age": [71.0, 38.0], "sick": [1, 0]}, index=[5, 2])
+    assert data.from_frame(frame, "sick").columns == ("age",)
+    frame.to_csv(tmp_path / "0.csv")
+    frame.to_parquet(tmp_path / "0.parquet")
+    sites = partial(data.per_agent, tmp_path / files, labels=[0, 1], target="sick")
+    with pytest.raises(ValueError, match=r"the column '.*' looks like the index that pandas saves .* with index="):
+        sites().load(range(1))
+    assert sites(["age"]).load(range(1))[0].x.tolist() == [[71.0], [38.0]]
+    with pytest.raises(ValueError, match="the column 'Unnamed: 0' looks like the index"):
+        data.from_frame(pd.read_csv(tmp_path / "0.csv"), "sick")
 
 
 def test_without_narwhals(monkeypatch):

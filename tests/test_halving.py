@@ -19,25 +19,15 @@ from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from proxdasa.tuning.default_range import STEPS
 from proxdasa.tuning.halving import plan_rungs
+from tests.setups import RETRIEVAL
 from tests.test_algorithms import ALGORITHMS, made
 
-FILE = """
+FILE = f"""
 iterations = 40
 [algorithm]
 name = "ProxDASA"
 gamma = "auto"
-[problem]
-name = "PhaseRetrieval"
-agents = 3
-dim = 4
-sparsity = 2
-evaluation = 20
-[network]
-name = "ring"
-[regularizer]
-name = "L1"
-weight = 0.01
-"""
+{RETRIEVAL}"""
 
 
 def quadratic(noise=0.0, curvature=4.0):

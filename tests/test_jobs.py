@@ -270,7 +270,7 @@ def test_notes_of_a_process_are_passed_on(monkeypatch):
         """Progress."""
 
     listen.note = heard.append
-    monkeypatch.setattr(compiled, "_translate", lambda graph, _examples: graph)  # which takes no time
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _examples: graph)  # which takes no time
     made = setup(trials=2, algorithm=proxdasa.ProxDASA(gamma=0.01), iterations=5, compile=True)
     assert parts.divide(made) == [range(2)]
     (result,) = WorkerPool(2, [PendingRun(made, None, lambda: listen)]).run()
@@ -283,20 +283,57 @@ def test_progress_while_a_part_waits_is_that_of_all_parts():
     together = parts.Together(lambda *report: seen.append(report), [range(1), range(1, 2)])
     together.incomplete = True
     for k in (0, 50, 100):
-        together.report(0, k, 100, [{"trial": 0, "k": k}])
+        together.report(0, k, 100, [{"trial": 0, "k": k, "seconds": 2 * k}])
     together.end(0, None)
     assert seen == [(25, 100, []), (50, 100, []), (50, 100, [])]
     seen.clear()
     together.incomplete = False
     for k in (0, 50, 100):
-        together.report(1, k, 100, [{"trial": 0, "k": k}])
-    assert seen == [(k, 100, [{"trial": 0, "k": k}, {"trial": 1, "k": k}]) for k in (0, 50, 100)]
+        together.report(1, k, 100, [{"trial": 0, "k": k, "seconds": k}])
+    assert seen == [(k, 100, [{"trial": i, "k": k, "seconds": 3 * k} for i in (0, 1)]) for k in (0, 50, 100)]
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+def test_progress_goes_on_where_a_part_diverges(monkeypatch):
+    """Every observation is reported, in time: parts 0 and 2 share a process, and 2 diverges long before 0 ends."""
+    made = setup(algorithm=proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 1e30, 0.04])))
+    events = []
+
+    class Logged(parts.Together):
+        def report(self, number, k, iterations, rows):
+            events.append((number, k))
+            super().report(number, k, iterations, rows)
+
+        def end(self, number, how):
+            events.append((number, how))
+            super().end(number, how)
+
+    monkeypatch.setattr(worker_pool, "Together", Logged)
+    for count in (1, 2):
+        seen = []
+        run_setup(made, lambda k, _iterations, rows, seen=seen: seen.append((k, len(rows))), None, count)
+        assert [entry for entry in seen if entry[1]] == [(0, 4), *((k, 3) for k in range(5, 41, 5))]
+    assert events.index((2, "diverged")) < events.index((0, 40))
+
+
+@pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")
+def test_seconds_are_those_of_all_trials_as_in_a_whole_run():
+    """Also after a part has diverged, which takes no more time; progress shows what the records have."""
+    made = setup(algorithm=proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 1e30, 0.04])))
+    ranges, seen = parts.divide(made), []
+    alone = [parts.Part.of(made, chosen).run() for chosen in ranges]
+    assert alone[2].stopped == "diverged"
+    for row in parts.merge(made, ranges, alone).records:
+        spent = [max(own["seconds"] for own in part.records if own["k"] <= row["k"]) for part in alone]
+        assert row["seconds"] == pytest.approx(sum(spent))
+    records = run_setup(made, lambda _k, _iterations, rows: seen.extend(rows), None, 1).records
+    assert [row["seconds"] for row in seen] == [row["seconds"] for row in records]
 
 
 @pytest.fixture
 def uncompiled(monkeypatch):
     """Code that is recorded and not compiled, which takes no time; two trials in a call."""
-    monkeypatch.setattr(compiled, "_translate", lambda graph, _examples: graph)
+    monkeypatch.setattr(compiled, "compile_graph", lambda graph, _examples: graph)
     monkeypatch.setattr(jobs, "load_compiler", lambda: None)
     monkeypatch.setattr(simulator, "CACHED", 2 * 4 * 10)
 
@@ -313,7 +350,7 @@ def test_compiled_runs_have_parts_of_whole_calls_and_the_same_numbers_in_any_num
     def fail(*_):
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(compiled, "_translate", fail)
+    monkeypatch.setattr(compiled, "compile_graph", fail)
     with pytest.warns(CompileWarning, match="no compiler"):
         assert run_setup(made, None, None, 2).config["facts"]["compiled"] is False
 

@@ -69,8 +69,8 @@ EDGE = "a line must have the numbers of two agents and perhaps a weight, such as
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("g.txt", "", ["there are no edges in it", "one in each line, such as 0 1"]),
-        ("g.txt", "# nothing\n", ["there are no edges in it"]),
+        ("g.txt", "", ["it has no edges", "one in each line, such as 0 1"]),
+        ("g.txt", "# nothing\n", ["it has no edges"]),
         ("g.txt", "0 1\n1 two\n", ["line 2, '1 two': " + EDGE]),
         ("g.txt", "0 1\n\n1\n", ["line 3, '1': " + EDGE]),
         ("g.txt", "0 1 0.5 7\n", ["line 1, '0 1 0.5 7': " + EDGE]),

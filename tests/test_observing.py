@@ -22,8 +22,17 @@ MODELS = {
     "deep": lambda: nn.Sequential(
         nn.Linear(9, 20), nn.ReLU(inplace=True), nn.Linear(20, 4), nn.GELU(), nn.Identity(), nn.Linear(4, 17)
     ),
+    "two tanh": lambda: nn.Sequential(
+        nn.Linear(9, 20),
+        nn.Tanh(),
+        nn.Linear(20, 4, bias=False),
+        nn.Tanh(),
+        nn.Linear(4, 3),
+        nn.Sigmoid(),
+        nn.Linear(3, 3),
+    ),
     "layers without weights in a row": lambda: nn.Sequential(
-        nn.Linear(9, 20), nn.Sigmoid(), nn.Tanh(), nn.Tanh(), nn.Linear(20, 3)
+        nn.Linear(9, 20), nn.Sigmoid(), nn.Tanh(), nn.Tanh(), nn.Sigmoid(), nn.Linear(20, 3)
     ),
 }
 
@@ -83,6 +92,16 @@ def test_fast_measures_are_those_of_stacked_copies(model, kind, weights, always)
     assert p.observed.scores(x[:, 0]).keys() == {"test_loss", "accuracy"}
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_a_perceptron_whose_first_layer_is_zero_predicts_the_first_class(kind, always):
+    """As L1 can make it: all classes have the same output, and rounding must not decide between them."""
+    p = problem("no bias", kind, dtype=torch.float32)
+    x = p.start(0, 5)[:, 0]
+    x[:, : 9 * 20] = 0
+    share = (p.data.test_y == 0).float().mean()
+    assert torch.equal(p.observed.scores(x)["accuracy"], share.expand(5))
+
+
 def one_hot(counts, rows):
     """Rows with one of so many columns for each attribute, some of which are missing."""
     random = torch.Generator().manual_seed(0)
@@ -114,23 +133,27 @@ def test_sparse_products_are_those_of_the_matrix(matrix, factors):
     assert len(sparse.factors) == 1 or ones < 0.6 * matrix.count_nonzero()
 
 
-def test_examples_that_repeat_others_are_found_in_little_memory():
+@pytest.mark.parametrize(("inputs_only", "count"), [(False, 1500 + 250), (True, 1500)])
+def test_examples_that_repeat_others_are_found_in_little_memory(inputs_only, count):
     """Against a dictionary; the weights are whole numbers, so that their sums are exact."""
     x = (torch.rand(4000, 1000, generator=torch.Generator().manual_seed(0)) < 0.1).float()
     x[3000:] = x[:1000]
     y, weights = torch.arange(4000) % 3000, torch.arange(4000.0)
     y[3500:] = 0  # the same inputs as those of 500 to 999, and other targets
+    examples = perceptrons.Examples(x, y, torch.arange(0, 4000, 2), weights[::2])
     tracemalloc.start()
-    found = perceptrons.Examples(x, y, torch.arange(0, 4000, 2), weights[::2]).merge()
+    rows, names = examples.distinct(inputs_only)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < x.nbytes / 2
     expected = {}
     for row in range(0, 4000, 2):
-        expected.setdefault((x[row].numpy().tobytes(), int(y[row])), []).append(row)
-    assert found.rows.tolist() == [rows[0] for rows in expected.values()]
-    assert found.weights.tolist() == [sum(rows) for rows in expected.values()]
-    assert len(expected) == 1500 + 250
+        expected.setdefault((x[row].numpy().tobytes(), inputs_only or int(y[row])), []).append(row)
+    # In the order of the patterns of zeros, and examples with the same one in that of their first appearance.
+    merged = sorted(expected.values(), key=lambda rows: (x[rows[0]] != 0).tolist())
+    assert rows.tolist() == [rows[0] for rows in merged]
+    assert examples.total_weights(names, len(rows)).tolist() == [sum(rows) for rows in merged]
+    assert len(expected) == count
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxdasa import data, samples
-from proxdasa.data import order, partitions
+from proxdasa.data import partitions, permutations
 from proxdasa.descriptions import describe
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -65,11 +65,17 @@ def test_given_sizes():
 
 
 def test_random_orders_have_streams_of_their_own():
-    streams = [order.SPLIT, order.SHUFFLE, order.SHARDS, order.ROWS_OF_CLASSES, order.PROPORTIONS]
+    streams = [
+        permutations.SPLIT,
+        permutations.SHUFFLE,
+        permutations.SHARDS,
+        permutations.ROWS_OF_CLASSES,
+        permutations.PROPORTIONS,
+    ]
     named = {name: value for name, value in vars(samples).items() if name.isupper() and isinstance(value, int)}
     taken = {value for name, value in named.items() if name != "DATA"}  # the first of them
     assert len({*streams, *taken}) == len(streams) + len(taken)
-    assert len({tuple(order.permutation(50, 0, stream).tolist()) for stream in streams}) == len(streams)
+    assert len({tuple(permutations.permutation(50, 0, stream).tolist()) for stream in streams}) == len(streams)
 
 
 def test_contiguous_blocks_drop_the_rest():

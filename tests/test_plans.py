@@ -242,15 +242,16 @@ def test_vectors_are_those_that_an_engine_counts(method, mixing):
 
 
 @pytest.mark.parametrize(
-    ("method", "mixing", "every"),
+    ("method", "mixing", "period", "every"),
     [
-        (algorithms.ProxDASA(gamma=0.1), Every(4, Chebyshev(3)), 4),
-        (LocalSteps(local_steps=3), Gossip(5), 3),
-        (LocalSteps(local_steps=4), Every(6, Gossip(5)), 12),
+        (algorithms.ProxDASA(gamma=0.1), Every(4, Chebyshev(3)), 4, 4),
+        (algorithms.ProxDASA(gamma=0.1), Every(4, Every(6, Chebyshev(3))), 12, 12),
+        (LocalSteps(local_steps=3), Gossip(5), 1, 3),
+        (LocalSteps(local_steps=4), Every(6, Gossip(5)), 6, 12),
     ],
-    ids=["Every", "local steps", "both"],
+    ids=["Every", "Every in Every", "local steps", "both"],
 )
-def test_what_iterations_send_and_how_many_do(method, mixing, every):
+def test_what_iterations_send_and_how_many_do(method, mixing, period, every):
     network, problem, K = networks.ring(5), quadratic(5), 40
     setup = Setup(method, problem, network, mixing=mixing, iterations=K)
     plan = proxdasa.plan(network, **plans.settings(setup))
@@ -258,7 +259,7 @@ def test_what_iterations_send_and_how_many_do(method, mixing, every):
     assert (own.rule, own.m, plan.every) == ("as given", mixing.rounds_for(network.rho), every)
     assert own.vectors * (K // every) == setup.run().records[-1]["vectors"]
     assert own.alpha_limit is None, "the theory assumes that every iteration sends"
-    assert plans.settings(setup, algorithms.DPSGD)["every"] == getattr(mixing, "period", 1)
+    assert plans.settings(setup, algorithms.DPSGD)["every"] == period
     notes = consequence_sheet(plan).notes
     assert notes[0].startswith(f"in an iteration that sends, one of {every}: vectors to each neighbour; ")
     assert notes[-1] == "α and K are known if every iteration sends; the theory does not cover local steps"

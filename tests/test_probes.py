@@ -15,7 +15,7 @@ from proxdasa.problems import Link
 from proxdasa.runs import identity, loop
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
-from tests.setups import in_threads
+from tests.setups import in_threads, run_until
 
 DATA = data.from_tensors(
     np.random.default_rng(0).normal(size=(60, 5)).astype(np.float32), np.random.default_rng(1).integers(0, 3, 60)
@@ -264,20 +264,8 @@ def test_it_is_said_what_is_another(name, said, tmp_path):
 def test_agents_in_several_processes_see_it_too(name, tmp_path):
     one, other = (setup(exact=True, **changes) for changes in PAIRS[name])
 
-    def run(made, k=None):
-        def part(transport):
-            begun = made.loop(transport)
-
-            def progress(now, _iterations, _rows):
-                if now == k and transport.rank == 0:
-                    begun.engine.ask_to_stop()
-
-            return begun.run(progress, Saving(tmp_path))
-
-        return in_threads(2, part)
-
-    assert {result.stopped for result in run(one, 4)} == {"interrupted"}
-    for told in run(other):
+    assert {result.stopped for result in run_until(one, 2, 4, Saving(tmp_path))} == {"interrupted"}
+    for told in run_until(other, 2, None, Saving(tmp_path)):
         assert isinstance(told, ValueError | PeerError)
         assert "computed something else" in str(told)
     assert torch.equal(one.run(None, Saving(tmp_path)).x, one.run().x), "and one process goes on from two"
@@ -318,9 +306,72 @@ def test_a_checkpoint_that_does_not_say_what_functions_computed_is_refused(tmp_p
 def test_a_checkpoint_of_an_earlier_version_with_a_method_of_ones_own_is_not_refused(tmp_path, monkeypatch):
     made = setup(algorithm=method(1.0))
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "numbers", lambda *_: {})
+        patch.setattr(loop, "first_results", lambda *_: {})
         stop(made, tmp_path)
     assert torch.equal(made.run(None, Saving(tmp_path)).x, made.run().x)
+
+
+MLP = functools.partial(problems.models.mlp, inputs=2, hidden=3, outputs=2)
+
+
+def from_network_file(folder, version):
+    (folder / "edges.txt").write_text("0 1\n1 2\n2 3\n" + "3 0\n" * version)
+    return setup(network=networks.from_file(folder / "edges.txt"))
+
+
+def from_data_file(folder, version):
+    """The versions differ in examples that the first step does not see."""
+    lines = [f"{i % 2} 1:{i / 40} 2:{1 + version * (i % 10 > 4)}\n" for i in range(40)]
+    (folder / "rows.svm").write_text("".join(lines))
+    rows = data.libsvm(folder / "rows.svm")
+    return setup(problem=problems.Supervised(MLP, rows, 4, partition=data.Contiguous()))
+
+
+def from_agents_files(folder, version):
+    for agent in range(4):
+        (folder / f"{agent}.svm").write_text(f"1 1:{agent} 2:{1 + version}\n0 1:2 2:{1 + version}\n")
+    rows = data.per_agent(folder / "{agent}.svm", features=2, labels=[0, 1])
+    return setup(problem=problems.Supervised(MLP, rows, 4))
+
+
+def from_hand(_folder, version):
+    W = networks.ring(4).W if version else networks.complete(4).W
+    return setup(network=networks.Network(W, "mine", {"name": "mine"}))
+
+
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (from_network_file, "network"),
+        (from_data_file, "problem.data"),
+        (from_agents_files, "problem.data"),
+        (from_hand, "network"),
+    ],
+)
+def test_files_that_have_changed_are_noticed(made, what, tmp_path):
+    """A description has only their names."""
+    one, saving = made(tmp_path, 0), Saving(tmp_path / "checkpoints")
+    assert not one.loop().identity.strangers, "no code of the user's, so that several processes are still the default"
+    stop(one, saving.folder)
+    other = made(tmp_path, 1)
+    assert other.config()["problem"] == one.config()["problem"]
+    assert other.config()["network"] == one.config()["network"]
+    with pytest.raises(ValueError, match=f"something of your own has changed: {what}; choose another folder"):
+        other.run(None, saving)
+    assert torch.equal(made(tmp_path, 0).run(None, saving).x, one.run().x), "and the run itself continues"
+
+
+def test_checkpoints_that_do_not_store_the_loss_are_still_read(tmp_path, monkeypatch):
+    """Those of earlier versions, with something of the user's own beside the files."""
+    one, compute = from_data_file(tmp_path, 0), loop.first_results
+
+    def without_loss(*given):
+        return {name: values for name, values in compute(*given).items() if name != identity.LOSS}
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(loop, "first_results", without_loss)
+        stop(one, tmp_path / "checkpoints")
+    assert torch.equal(one.run(None, Saving(tmp_path / "checkpoints")).x, one.run().x)
 
 
 def test_runs_of_our_own_parts_need_no_more_than_their_description(tmp_path):
@@ -337,4 +388,4 @@ def test_runs_of_our_own_parts_need_no_more_than_their_description(tmp_path):
         {"problem": problems.Repeated(PHASES, 1), "stop": proxdasa.Stationary(1e-4)},
     ):
         identity = setup(**changes).loop().identity
-        assert (identity.own_schedules, identity.strangers) == ({}, {})
+        assert (identity.own_schedules, identity.only_named) == ({}, [])

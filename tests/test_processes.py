@@ -21,7 +21,7 @@ from proxdasa.runs.checkpoints import CheckpointWarning
 from proxdasa.runs.compiling import CompileWarning
 from proxdasa.runs.loop import Saving
 from tests.processes import LINUX, commands, fork_together, program, with_tests
-from tests.setups import METHODS, N, digest, in_threads, light, main, runs, setup
+from tests.setups import METHODS, N, digest, in_threads, light, main, run_until, runs, setup
 
 SHORT = {"iterations": 8, "observe_every": 4}
 """Runs in which every method does all that it ever does, with time to stop and to go on."""
@@ -204,16 +204,7 @@ def test_all_stop_before_the_same_iteration(asks):
         proxdasa.ProxDASA(gamma=0.1, alpha=schedules.constant(0.1)), problem, networks.path(5), iterations=1_000
     )
 
-    def act(transport):
-        loop = made.loop(transport)
-
-        def progress(k, _iterations, _rows):
-            if k == 40 and transport.rank == asks:
-                loop.engine.ask_to_stop()
-
-        return loop.run(progress)
-
-    results = in_threads(5, act)
+    results = run_until(made, 5, 40, asks=asks)
     assert {(result.iterations, result.stopped) for result in results} == {(results[0].iterations, "interrupted")}
     assert 40 < results[0].iterations <= 47
     whole = proxdasa.run(
@@ -326,16 +317,7 @@ def test_compiling_is_for_one_process():
 def test_a_resumed_run_has_the_same_bits_with_another_number_of_processes(name, make, tmp_path):
     saving, made = Saving(tmp_path, 3), make(name, random_iterate=True, **SHORT)
 
-    def part(transport):
-        loop = made.loop(transport)
-
-        def progress(k, _iterations, _rows):
-            if k == 4 and transport.rank == 0:
-                loop.engine.ask_to_stop()
-
-        return loop.run(progress, saving)
-
-    stopped, *_ = in_threads(3, part)
+    stopped, *_ = run_until(made, 3, 4, saving)
     assert stopped.stopped == "interrupted"
     assert 4 < stopped.iterations < 8
     result, _ = in_threads(2, lambda transport: made.run(None, saving, transport))
@@ -359,16 +341,7 @@ def test_bytes_go_on_counting_with_another_number_of_processes(tmp_path):
         for size in (2, 4)
     }
 
-    def part(transport):
-        loop = made.loop(transport)
-
-        def progress(k, _iterations, _rows):
-            if k == 3 and transport.rank == 0:
-                loop.engine.ask_to_stop()
-
-        return loop.run(progress, Saving(tmp_path))
-
-    stopped, *_ = in_threads(4, part)
+    stopped, *_ = run_until(made, 4, 3, Saving(tmp_path))
     assert stopped.stopped == "interrupted"
     result, _ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
     k = stopped.iterations

@@ -104,6 +104,8 @@ WRONG = {
     "huge counts": notes(counts={"samples": 10**400}),
     "negative counts": notes(counts={"samples": -1}),
     "counts in a list": notes(counts=[1]),
+    "no count of rounds": notes(counts={"samples": 4}),
+    "half a round": notes(counts={"samples": 4, "rounds": 3.5}),
     "a trial that is none": notes(diverged={"7": [0, 1]}),
     "a trial in words": notes(diverged={"one": [0, 1]}),
     "an agent that is none": notes(diverged={"0": [4, 1]}),
@@ -161,8 +163,8 @@ def test_where_there_is_no_earlier_one_it_is_a_sentence(folder):
     for place in sorted(folder.glob("0*")):
         forge(place, **WRONG["a variable too few"](place))
     before = contents(folder)
-    said = r"000000008 holds what this run did not write: its state has random_iterate, x, but that of the run has "
-    said += "random_iterate, x, z;"
+    said = r"000000008 holds data that this run did not write: its state has random_iterate, x, but that of the run "
+    said += "has random_iterate, x, z;"
     with pytest.raises(ValueError, match=said):
         MADE.run(None, Saving(folder))
     assert contents(folder) == before

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from proxdasa import samples
-from proxdasa.data import order
+from proxdasa.data import permutations
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.samples import BLOCK, Samples, Words, normals, uniforms, words
 
@@ -98,4 +98,4 @@ def test_streams_are_apart():
     """Each use of randomness has streams of its own: equal words would tie events to data, or messages to samples."""
     first = [0, samples.START, samples.DATA, samples.COMPRESSION, samples.EVENTS]
     assert all(later - earlier >= 2**32 for earlier, later in itertools.pairwise(first))
-    assert samples.DATA <= order.SPLIT < order.PROPORTIONS < samples.COMPRESSION
+    assert samples.DATA <= permutations.SPLIT < permutations.PROPORTIONS < samples.COMPRESSION

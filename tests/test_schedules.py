@@ -55,6 +55,21 @@ def test_nesterovs_values():
     assert rule(10_000) == pytest.approx(1 - 3 / 10_000, abs=1e-6)
 
 
+def test_nesterovs_values_if_another_thread_computes_them_too(monkeypatch):
+    rule, sqrt, others = schedules.nesterov(), math.sqrt, []
+    expected = [rule(k) for k in range(10)]
+
+    def sqrt_after_another_thread(value):
+        if not others:
+            others.append(None)
+            rule(5)
+        return sqrt(value)
+
+    monkeypatch.setattr(schedules, "_THETAS", [1.0])
+    monkeypatch.setattr(math, "sqrt", sqrt_after_another_thread)
+    assert [rule(k) for k in range(10)] == expected
+
+
 def test_one_value_per_trial():
     rule = bound(diminishing(per_trial([0.3, 3.0])), n=8)
     assert rule(99).flatten().tolist() == pytest.approx([0.3 * math.sqrt(0.08), 3 * math.sqrt(0.08)])

@@ -72,7 +72,7 @@ def test_a_site_that_returns_when_all_have_left_keeps_what_it_has_and_says_so(tm
     site._save(3, state._replace(x=state.x + 7.0))
     for _ in range(2):  # it can try again, because others may return as well
         with pytest.raises(
-            TimeoutError, match=r"no neighbour of berlin was there .* iteration 3, not brought together"
+            TimeoutError, match=r"no neighbour of berlin connected .* iteration 3, not brought together"
         ):
             federation.make("berlin").run()
         kept = saved(federation, "berlin")

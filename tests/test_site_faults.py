@@ -57,9 +57,9 @@ def strangers(sites, _):
     sites.start("aachen", "berlin").start("celle", file=other).start("dresden", more=OTHER_VERSION)
     codes = sites.end()
     assert codes == {"aachen": 0, "berlin": 0, "celle": Code.REFUSED, "dresden": Code.REFUSED}
-    assert "refused: celle has another study file than berlin" in sites.text("berlin") + sites.text("celle")
-    assert "refused: dresden has another version of proxdasa than aachen" in sites.text("aachen")
-    assert "no neighbour of celle was there" in sites.text("celle")
+    assert "refused: celle and berlin do not have the same study file" in sites.text("berlin") + sites.text("celle")
+    assert "refused: dresden and aachen do not have the same version of proxdasa" in sites.text("aachen")
+    assert "no neighbour of celle connected" in sites.text("celle")
 
 
 def kill_and_start(sites, rng, most=1):

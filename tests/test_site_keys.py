@@ -33,7 +33,7 @@ def test_from_request_to_certificate_on_the_command_line(tmp_path, monkeypatch):
 
 def test_a_key_is_never_replaced(tmp_path):
     keys.make_request("charite", tmp_path)
-    with pytest.raises(FileExistsError, match="is there already"):
+    with pytest.raises(FileExistsError, match="exists already"):
         keys.make_request("charite", tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_an_authority_whose_files_do_not_belong_together(tmp_path):
         keys.make_authority(tmp_path / name)
     _, request = keys.make_request("charite", tmp_path)
     (tmp_path / "one" / keys.KEY).unlink()
-    with pytest.raises(FileExistsError, match=r"authority\.crt is there already"):
+    with pytest.raises(FileExistsError, match=r"authority\.crt exists already"):
         keys.make_authority(tmp_path / "one")
     assert not (tmp_path / "one" / keys.KEY).exists()
     (tmp_path / "two" / keys.KEY).rename(tmp_path / "one" / keys.KEY)

@@ -126,8 +126,11 @@ def test_a_greeting_of_lists_within_lists_is_none():
     ("greeting", "words"),
     [
         ({"site": "celle", **STUDY}, "the certificate is of berlin, but the greeting of 'celle'"),
-        ({"site": "berlin", **STUDY, "study file": "other"}, "berlin has another study file than aachen"),
-        ({"site": "berlin", **STUDY, "version of proxdasa": "2"}, "berlin has another version of proxdasa than aachen"),
+        ({"site": "berlin", **STUDY, "study file": "other"}, "berlin and aachen do not have the same study file"),
+        (
+            {"site": "berlin", **STUDY, "version of proxdasa": "2"},
+            "berlin and aachen do not have the same version of proxdasa",
+        ),
         ([1, 2], "berlin sent no greeting"),
     ],
 )

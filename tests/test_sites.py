@@ -266,7 +266,7 @@ def test_bad_configurations_are_refused_in_one_line(sites, monkeypatch, old, new
         ("agent-2.svm", "7 1:1\n", "the label 7 does not occur in labels = [-1, 2, 5]"),
         ("agent-2.svm", "0.5 1:1\n", "the label 0.5 of row 0 is not a whole number; with regression=True"),
         ("agent-2.svm", "2 7:1\n", "line 1: the index of '7:1' must be in 1, ..., 6"),
-        ("agent-2.svm", "# nothing\n", "there is no row in it"),
+        ("agent-2.svm", "# nothing\n", "it has no rows"),
         ("test.svm", "3 1:1\n", "the label 3 does not occur in labels"),
     ],
 )

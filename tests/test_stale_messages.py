@@ -188,6 +188,23 @@ def test_any_number_of_ages(ages):
     assert weather.ages(0).max() > 0.9 * sum(ages)
 
 
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("n", [6, 40])
+def test_tables_made_for_later_iterations_are_not_used_in_others(n, exact):
+    """Rounds 0 and 1 belong to iterations 0 and 65, not 1; of these, only 65 lacks an agent."""
+    network = networks.ring(n)
+    weather = Weather([StaleMessages(2), Downtimes([(1, 65, 66)])], network, trials=2, seed=1)
+    used, fresh = (
+        VaryingProduct(network.W, range(n), np.arange(n), network.edges, torch.float64, exact) for _ in range(2)
+    )
+    table = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3 * n, 1)))
+    used.in_weather(Aged(table, 0, 3), weather, 0)
+    weather.enter(65)
+    found, expected = (each.in_weather(Aged(table, 1, 3), weather, 1) for each in (used, fresh))
+    assert torch.equal(found, expected)
+    assert torch.equal(found[:, 1], table[:, n + 1]), "the agent that is out keeps its row"
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 32, 33, 1000])
 def test_whole_numbers_are_those_of_the_uniform_ones(count):
     draws = Draws(0, 0, trials=2, items=30)

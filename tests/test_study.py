@@ -317,7 +317,7 @@ def test_if_all_diverge_nobody_wins(call):
     )
     done = call(lost.replace("[tuning.DeepStormV2]\nalpha = [0.0003, 0.001, 0.003]\n", ""))
     assert done.exit_code == 4, done.output
-    assert "no method is left: every setting of each diverged" in done.stderr
+    assert "no method is left: all settings of every method diverged" in done.stderr
 
 
 # ---------------------------------------------------------------------------------------- files
@@ -333,9 +333,9 @@ REFUSED = {
         "[tuning]\nrounds = 9\ntrials",
         r"tuning\.rounds: the budget of this study is in gradients",
     ),
-    '["ring", "complete"]': ('["ring", "ring(4)"]', r"networks\[1\]: ring\(4\) is there twice"),
+    '["ring", "complete"]': ('["ring", "ring(4)"]', r"networks\[1\]: ring\(4\) is listed twice"),
     '"complete"]': ('"wheel"]', r"networks\[1\]: there is no graph 'wheel'; accepted: ring"),
-    '"DProxSGT"]': ('"DProxSGT", "DProxSGT"]', r"methods\[3\]: DProxSGT is there twice"),
+    '"DProxSGT"]': ('"DProxSGT", "DProxSGT"]', r"methods\[3\]: DProxSGT is listed twice"),
     "beta = 0.5": ("bata = 0.5", r"methods\[1\]\.bata: unknown key; accepted: alpha, beta"),
     "trials = 2\n": ("trials = 2\nseed = 4\n", r"tuning\.seed: the runs have the seed 4 too"),
     "gamma = [0.001, 0.03, 100.0]": ("gamma = [0.001, 0.03]", "DeepStormV2 has 3 settings to try, and ProxDASA has 2"),

@@ -1,6 +1,7 @@
 """Networks as problems: stacked gradients against one network at a time, batches, evaluation, refusals."""
 
 import itertools
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -57,12 +58,32 @@ def images_throughout():
     )  # fmt: skip
 
 
+def named():
+    """A chain whose layers have names, here numbers that are not their places."""
+    return nn.Sequential(OrderedDict({"2": nn.Linear(7, 7), "tanh": nn.Tanh(), "0": nn.Linear(7, 7)}))
+
+
+def constant_bias():
+    """A chain with a buffer in place of a parameter."""
+    layer = nn.Linear(7, 3)
+    del layer.bias
+    layer.register_buffer("bias", torch.arange(3.0))
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(3, 3))
+
+
+def pooled_without_channels():
+    return nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 3))
+
+
 MODELS = {
     "mlp": (models.mlp, (123,), 2),
     "lenet": (models.lenet, (1, 28, 28), 10),
     "perceptron": (perceptron, (7,), 3),
     "pooled": (pooled, (2, 8, 8), 3),
     "images throughout": (images_throughout, (2, 10, 8), 3),
+    "named": (named, (7,), 3),
+    "constant bias": (constant_bias, (7,), 3),
+    "pooled without channels": (pooled_without_channels, (6, 8), 3),
     "invented": (Invented, (7,), 3),
 }
 
@@ -200,6 +221,20 @@ def test_a_network_of_ones_own_is_the_start():
     assert torch.equal(p.start(0, 3), torch.cat([w.detach().flatten() for w in module.parameters()]))
     with pytest.raises(ValueError, match="needs a function that makes the network"):
         problem(model=module, initial="each")
+
+
+def test_a_network_that_changes_later_does_not_change_the_problem():
+    network = nn.Sequential(nn.Linear(7, 4).requires_grad_(False), nn.Linear(4, 3))
+    p = problem(model=network)
+    x, inputs = torch.ones(p.dim), torch.ones(2, 7)
+    before = p.start(0, 1), p.module(x)(inputs), p.describe()
+    with torch.no_grad():
+        for values in network.parameters():
+            values.fill_(5.0)
+    assert torch.equal(p.start(0, 1), before[0])
+    assert torch.equal(p.to(torch.float64).start(0, 1).float(), before[0])
+    assert torch.equal(p.module(x)(inputs), before[1]), "the constants are those with which gradients are taken"
+    assert p.describe() == before[2]
 
 
 def test_running_statistics_need_a_policy():
@@ -425,8 +460,3 @@ def test_scores_of_the_test_examples():
     assert {"accuracy", "test_loss"} <= set(result.records[0])
     assert result.records[-1]["epochs"] == 2 / (15 / 2)
     assert problem().scores(points) == {}
-
-
-def test_torch_still_has_the_private_switch_that_keeps_vmap_quiet():
-    """If this fails, look up in torch what replaced it: without it attention warns in every step."""
-    assert hasattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled")

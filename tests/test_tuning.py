@@ -20,28 +20,18 @@ from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.loop import Saving
 from proxdasa.runs.results import Result
 from proxdasa.runs.setup import Setup
+from tests.setups import RETRIEVAL
 from tests.test_algorithms import ALGORITHMS, TRANSCRIBED, made
 
 pytestmark = pytest.mark.usefixtures("drawn")
 METHOD = proxdasa.ProxDASA(gamma=0.01)
-FILE = """
+FILE = f"""
 iterations = 20
 trials = 2
 [algorithm]
 name = "ProxDASA"
 gamma = 0.01
-[problem]
-name = "PhaseRetrieval"
-agents = 3
-dim = 4
-sparsity = 2
-evaluation = 20
-[network]
-name = "ring"
-[regularizer]
-name = "L1"
-weight = 0.01
-"""
+{RETRIEVAL}"""
 
 
 def retrieval(**settings):

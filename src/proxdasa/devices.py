@@ -1,4 +1,4 @@
-"""Devices on which runs compute: which there are, what they lack, and how tensors get there.
+"""The devices on which runs compute: which of them exist, what they need, and how tensors get there.
 
 Random words are drawn, and samples made from them, on the host, so every device sees the same samples. Everything else
 is on the device of the state's rows. A new tensor is created on the device of its inputs; what comes from the host is

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from proxdasa.checks import check_whole, invalid
 from proxdasa.contracts import Solved
+from proxdasa.torch_internals import has_gradient_hooks
 
 Model = nn.Module | Callable[[], nn.Module]
 """A network, or a function that makes one."""
@@ -22,7 +23,7 @@ _GENERATOR = threading.RLock()
 
 @contextmanager
 def torch_generator() -> Iterator[torch.Generator]:
-    """Context manager: torch's global generator, from which modules draw, to be seeded; its state is restored.
+    """Context manager that yields torch's global generator, from which modules draw, and restores its state afterwards.
 
     All threads share the generator, so only one at a time may use it.
     """
@@ -69,13 +70,25 @@ def trained_shapes(module: nn.Module) -> dict[str, torch.Size]:
     return {name: values.shape for name, values in module.named_parameters() if values.requires_grad}
 
 
-def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A copy whose floating-point parameters and buffers have this type; all others keep theirs."""
+def take_model(model: Model) -> Model:
+    """The function, or a copy of the network: it is the starting point, whatever the caller does with it later."""
+    if not isinstance(model, nn.Module):
+        return model
+    check_trained(model)  # before it is copied, because copies lose hooks
+    return _copy(model)
+
+
+def _copy(module: nn.Module) -> nn.Module:
     try:
-        module = copy.deepcopy(module)
+        return copy.deepcopy(module)
     except (RuntimeError, TypeError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{type(module).__name__} must be copied for the agents, but cannot be: {why}") from error
+
+
+def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy whose floating-point parameters and buffers have this type; all others keep theirs."""
+    module = _copy(module)
     if dtype in (torch.float32, torch.float64):  # .to(dtype) would cut off the imaginary parts of complex buffers
         return module.float() if dtype == torch.float32 else module.double()
     return module.to(dtype)
@@ -91,7 +104,7 @@ def check_trained(module: nn.Module) -> None:
                 "model(x[:2]), and pass the network itself"
             )
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad and (parameter._backward_hooks or parameter._post_accumulate_grad_hooks):
+        if parameter.requires_grad and has_gradient_hooks(parameter):
             raise ValueError(
                 f"{type(module).__name__}: its parameter {name} has a hook, which copies of the network would lose; "
                 "change the gradient in the forward pass instead, where detach() stops it"
@@ -112,8 +125,9 @@ def constants(module: nn.Module) -> dict[str, Tensor]:
     return frozen | dict(module.named_buffers())
 
 
-def check_constants(model: Model, module: nn.Module) -> None:
-    """Refuse a function whose networks have different constants in each call, although the seed is the same."""
+def check_model(model: Model, module: nn.Module) -> None:
+    """Refuse a network that cannot be trained, and a function that gives it other constants in each call."""
+    check_trained(module)
     own = constants(module)
     if isinstance(model, nn.Module) or not own:
         return

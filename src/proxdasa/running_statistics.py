@@ -14,7 +14,7 @@ from proxdasa.checks import invalid
 from proxdasa.devices import widest
 
 Policy = Literal["average", "local"]
-"""What becomes of running statistics: agents average them, or each keeps its own."""
+"""What agents do with running statistics: average them, or keep their own."""
 
 POLICIES = (
     'buffers="average" averages them over the agents (of counters it takes the maximum), buffers="local" leaves each '

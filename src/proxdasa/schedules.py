@@ -199,8 +199,9 @@ _THETAS = [1.0]  # θ_0, θ_1, … computed so far, so that the recursion runs o
 
 
 def _theta(k: int) -> float:
-    while len(_THETAS) <= k:
-        _THETAS.append((1 + math.sqrt(1 + 4 * _THETAS[-1] ** 2)) / 2)
+    while (known := len(_THETAS)) <= k:
+        # Another thread may have put it there already; appending would then repeat it.
+        _THETAS[known : known + 1] = [(1 + math.sqrt(1 + 4 * _THETAS[known - 1] ** 2)) / 2]
     return _THETAS[k]
 
 

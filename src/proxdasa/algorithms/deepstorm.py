@@ -40,7 +40,7 @@ class Tracked(NamedTuple):
 
 
 def _move(agents: Agents, α: Number, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The proximal step along the mixed tracker: x' and y."""
+    """The proximal step along the mixed tracker; returns x' and y."""
     x, y = agents.mix(x, y)
     return agents.prox(descend(x, α, y), α), y
 

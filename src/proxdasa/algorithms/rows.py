@@ -1,4 +1,4 @@
-"""Arithmetic on rows in one pass over memory; as plain expressions it would take several passes."""
+"""Arithmetic on rows in one pass over memory; plain expressions would take several passes."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def data_fetch(
 
         paths = data.fetch(name, folder, update)
     for path in paths:
-        say(f"{path}: {'downloaded' if path.name in tasks else 'there already'}, checksum correct")
+        say(f"{path}: {'downloaded' if path.name in tasks else 'already there'}, checksum correct")
 
 
 @data_app.command("list")

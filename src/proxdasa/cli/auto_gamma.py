@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 FILLED = "auto.json"
 """The file with the values that were found, in the results folder."""
 ANY = 1.0
-"""Takes the place of γ in the set-up of a search, which tries others."""
+"""A placeholder for γ in the set-up of a search, which puts the values that it tries in its place."""
 
 
 def settle(
     file: Path, output: Path, make_room: Callable[[], None], adapt: Callable[[Setup], Setup], device: str | None
 ) -> Path:
-    """The file itself or, if it has gamma = "auto", one in ``output`` with what a quick search has found.
+    """The file itself or, if it has gamma = "auto", a file in ``output`` with the values that a quick search found.
 
     ``adapt`` turns the setup of the file into that of the run, with what the command line adds.
     The search takes place before processes are launched, and they read the file that it has written.

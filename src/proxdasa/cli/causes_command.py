@@ -25,7 +25,7 @@ def causes(
     jobs: Jobs = None,
     device: Device = None,
 ) -> None:
-    """What the presets do differently on MNIST, one thing at a time: Prox-DASA's start, penalty, data and steps.
+    """Change what the presets do differently on MNIST one thing at a time: Prox-DASA's start, penalty, data and steps.
 
     Takes 30 to 45 minutes on one core. Finished runs of the same settings in the output folder are reused. The data:
     [b]proxdasa data fetch mnist[/].

@@ -33,7 +33,7 @@ err = Screen(stderr=True)
 T = TypeVar("T", int, float)
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""Errors of writing to a disk that is full, read-only or broken."""
+"""Errors of a disk that is full, read-only or broken."""
 OUT_OF_MEMORY = "this does not fit into the memory of this machine; try fewer agents, trials or dimensions"
 TEXTS = ("method", "run", "graph", "mixing", "weights", "rule", "fault", "measure")
 """Columns of tables that hold no numbers."""
@@ -86,7 +86,7 @@ def show_final(result: Result) -> None:
 
 
 def _show_nonzeros(solution: Tensor) -> None:
-    """Say how sparse the solution is, as counts; `solution_density` is their share."""
+    """Say how many nonzeros the solution has; the measure `solution_density` is their share."""
     finite = solution[~solution.isnan().any(dim=1)]
     if len(finite):
         counts = (finite != 0).sum(dim=1)
@@ -96,7 +96,7 @@ def _show_nonzeros(solution: Tensor) -> None:
 
 
 def show_report(runs: Sequence[reports.Run], summary: reports.Table, written: Mapping[str, Path]) -> None:
-    """Show the table of some runs, how they ended if not as planned, and which files have more."""
+    """Show the table of some runs, say which of them did not end as planned, and name the files that have more."""
     sheet = summary.sheet()
     endings = [f"{run.title}, {run.label}: {run.ending}" for run in runs if run.ending]
     show_table(summary.title, replace(sheet, notes=[*endings, *sheet.notes]))
@@ -146,7 +146,7 @@ def _folder(name: str | Path) -> Path:
     return Path(name)
 
 
-def numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
+def parse_numbers(option: str, given: str, kind: Callable[[str], T]) -> list[T]:
     """The numbers of an option that takes several, separated by commas."""
     try:
         return [kind(part) for part in given.split(",")]

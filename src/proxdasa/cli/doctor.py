@@ -19,7 +19,7 @@ import typer
 from proxdasa import data
 from proxdasa.cli.display import say
 from proxdasa.engines.launch.environment import GLOO_TRANSPORT
-from proxdasa.engines.launch.launcher import cores, launch, threads
+from proxdasa.engines.launch.launcher import cores, launch, threads_per_process
 from proxdasa.exit_codes import Code
 
 ROOM = 2**30
@@ -30,11 +30,11 @@ MESSAGE = (
     "other = torch.zeros(1); t.exchange({1 - t.rank: torch.ones(1)}, {1 - t.rank: other}); "
     "assert other == 1 and t.sum(torch.ones(1)) == 2; t.rank or Path(sys.argv[1]).write_text(t.way); t.close()"
 )
-"""The program of two processes that test whether messages arrive; one of them writes how into a file."""
+"""A program that two processes run to test whether messages arrive; one of them writes into a file how they travel."""
 
 
 class Finding(NamedTuple):
-    """What a check found; all is well if there is no cure."""
+    """The result of a check; if there is no cure, nothing is wrong."""
 
     text: str
     cure: str = ""
@@ -51,7 +51,7 @@ def _python() -> Finding:
 
 def _threads() -> Finding:
     """PyTorch takes as many threads as there are cores, unless the environment says otherwise."""
-    given, right = os.environ.get(THREADS, ""), threads(1)
+    given, right = os.environ.get(THREADS, ""), threads_per_process(1)
     here = int(given) if given.isdecimal() and int(given) else right
     found = f"{here} threads of PyTorch on {cores()} cores; --processes divides the cores among its processes"
     cure = f"set {THREADS}={right}: with more threads than cores, threads wait for each other"

@@ -60,7 +60,7 @@ def _end(code: Code, heard: bool = False) -> NoReturn:
 
 
 def say_kept(output: Path) -> None:
-    """Say what is kept of a run that was interrupted before it could say so itself."""
+    """Say what is left of a run that was interrupted before it could report this itself."""
     newest = max((int(path.name) for path in _checkpoints(output)), default=None)
     if newest is None:
         say("interrupted before there was a checkpoint; nothing was kept", err)
@@ -71,7 +71,7 @@ def say_kept(output: Path) -> None:
 
 
 def advise(output: Path) -> None:
-    """Say how to continue a run that was lost."""
+    """Say how to continue a run of which a process was lost."""
     advice = f"proxdasa resume {output} continues from the last checkpoint"
     none = "there is no checkpoint to continue from; --checkpoint-every writes some"
     say(advice if _checkpoints(output) else none, err)

@@ -48,7 +48,7 @@ class Audience:
     ] = False
 
     def arguments(self) -> list[str]:
-        """The options as they are given, to pass them on to other processes."""
+        """The options as command-line arguments, to pass on to other processes."""
         return [f"--{name}" for name, given in dataclasses.asdict(self).items() if given]
 
 
@@ -128,7 +128,7 @@ def print_event(event: str, name: str, fields: Row) -> None:
 
 
 class Pace:
-    """How long a run will take, judged since its first report: one that is resumed does not begin at 0."""
+    """Estimates how long a run will take from its pace since the first report: a resumed run does not begin at 0."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
@@ -140,7 +140,7 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the last iteration, if there is something to judge from."""
+        """Seconds until the last iteration, if there is a pace to judge by."""
         if self._first is None or self._last[0] == self._first[0]:
             return None
         (first, began), (k, now) = self._first, self._last

@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from proxdasa import reports, tuning
+from proxdasa.cli.before_computing import computes
 from proxdasa.cli.causes_command import causes
-from proxdasa.cli.computing import computes
-from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_report, show_table, show_written
+from proxdasa.cli.display import (
+    err,
+    input_errors,
+    output_option,
+    parse_numbers,
+    say,
+    show_report,
+    show_table,
+    show_written,
+)
 from proxdasa.cli.outcomes import exit_if_diverged, run_all
 from proxdasa.cli.progress_display import add_audience_options
 from proxdasa.cli.reproduce_options import Algorithms, Iterations, Output, Overwrite, Preset, Seed, Trials
@@ -52,7 +61,7 @@ def speedup(
     from proxdasa import experiments  # noqa: PLC0415
 
     with input_errors():
-        setups = experiments.speedup(numbers("--agents", agents, int), iterations, trials, seed)
+        setups = experiments.speedup(parse_numbers("--agents", agents, int), iterations, trials, seed)
     say(f"sparse phase retrieval, d = 100, K = {iterations}, {trials} trials, rings of {agents} agents")
     results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
@@ -148,7 +157,7 @@ def heterogeneity(
 
     output = output or Path("results", "heterogeneity" if data == "digits" else f"heterogeneity-{data}")
     with input_errors():
-        setups = experiments.heterogeneity(data, numbers("--betas", betas, float), 10, iterations, trials, seed)
+        setups = experiments.heterogeneity(data, parse_numbers("--betas", betas, float), 10, iterations, trials, seed)
     say(f"{data}, 10 agents on a ring, K = {iterations}, {trials} trials, β = {betas}")
     results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
@@ -182,7 +191,7 @@ def topology(
     from proxdasa import experiments  # noqa: PLC0415
 
     with input_errors():
-        setups = experiments.topology(list(dict.fromkeys(numbers("--rounds", rounds, int))), side, trials, seed)
+        setups = experiments.topology(list(dict.fromkeys(parse_numbers("--rounds", rounds, int))), side, trials, seed)
     say(f"noisy quadratics, {side**2} agents, {trials} trials, {rounds} communication rounds")
     results = run_all(setups, output, overwrite, jobs, device)
     with input_errors():
@@ -215,7 +224,7 @@ def rates(
     from proxdasa import experiments  # noqa: PLC0415
 
     with input_errors():
-        sizes = numbers("--agents", agents, int)
+        sizes = parse_numbers("--agents", agents, int)
         cases = experiments.rates(sizes, longest, trials, seed)
     setups = {case.name: setup for case, setup in cases.items()}
     say(f"opposed quadratics, rings of {agents} agents, K up to {longest}, {trials} trials, {len(setups)} runs")
@@ -259,7 +268,7 @@ def robustness(
     from proxdasa.experiments.robustness import SPLIT_NAMES  # noqa: PLC0415
 
     with input_errors():
-        shares = numbers("--losses", losses, float), numbers("--out", out, float)
+        shares = parse_numbers("--losses", losses, float), parse_numbers("--out", out, float)
         cases = experiments.robustness(*shares, 10, iterations, trials, seed)
     setups = {case.name: setup for case, setup in cases.items()}
     say(f"digits, 10 agents on a ring, K = {iterations}, {trials} trials, {len(setups)} runs")

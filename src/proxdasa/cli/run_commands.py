@@ -227,7 +227,7 @@ def _launch(
         setup = read(True)
         check_processes(setup.device)
         engines.blocks(setup.network.n, options.processes)
-        with records.claim(output):  # and then left to the process that writes
+        with records.claim(output):  # only while the folder is cleared; then the process that writes claims it
             make_room()
         if os.environ.get("RANK"):
             raise ValueError("--processes is for one machine without torchrun; leave it out here")

@@ -201,8 +201,8 @@ def _look(act: Callable[[], str], cure: str, needed: bool = True) -> Finding:
         return Finding(sentence(error), cure, needed)
 
 
-def _known(study: Path, name: str, data: Path | None) -> Any:
-    """The study; None if it cannot be read or there is no such site in it, which `_look_at_study` reports."""
+def _study_or_none(study: Path, name: str, data: Path | None) -> Any:
+    """The study; None if it cannot be read or does not have this site, which `_look_at_study` reports."""
     try:
         from proxdasa.sites.study import read_study  # noqa: PLC0415
 
@@ -246,17 +246,20 @@ def _look_at_versions(*_: Any) -> Finding:
 
 
 def _look_at_clock(study: Path, name: str, _data: Path | None, keys: Path, *_: Any) -> Finding:
-    """Files from the future reveal a clock that is behind; expired certificates, one that is ahead."""
+    """Check that the clock is not slow: no file may have been written in the future.
+
+    A clock that is fast makes certificates expire.
+    """
     files = [path for path in (study, keys / f"{name}.crt", keys / "authority.crt") if path.exists()]
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
     found = f"the clock says {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     if newest and newest.stat().st_mtime > time.time() + CLOCK:
-        return Finding(f"{found}, but {newest} was written later", "set the clock, best by NTP")
+        return Finding(f"{found}, but {newest} was written later", "set the clock, preferably by NTP")
     return Finding(found)
 
 
 def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen: str | None) -> Finding:
-    known = _known(study, name, data)
+    known = _study_or_none(study, name, data)
     if not listen and not known:
         return Finding("the port is unknown without a study", "see above", needed=False)
     address = listen or known.addresses[name]
@@ -272,7 +275,7 @@ def _look_at_port(study: Path, name: str, data: Path | None, _keys: Path, listen
 
 
 def _look_at_neighbours(study: Path, name: str, data: Path | None, *_: Any) -> Finding:
-    if not (known := _known(study, name, data)):
+    if not (known := _study_or_none(study, name, data)):
         return Finding("neighbours are unknown without a study", "see above", needed=False)
     addresses = {other: known.addresses[other] for other in known.weights(name) if known.addresses[other]}
     silent = []

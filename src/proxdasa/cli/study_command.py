@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from proxdasa.configs import StudyFile
 
 BUDGETS = ("gradients", "rounds", "bytes", "seconds")
-"""What the runs are compared at equal amounts of."""
+"""The costs at equal amounts of which the runs are compared."""
 MOST_NETWORKS = 4
-"""The number of dashes that a figure can distinguish."""
+"""The most networks that a figure can distinguish, by dashes."""
 Pair = tuple[str, str]
 """A method and a network."""
 
@@ -84,7 +84,7 @@ def study(
     settings = _settings_sheet(plan, found)
     show_table(f"settings with the best {reports.quantity(table.measure).name} of a search", settings)
     if not setups:
-        say("no method is left: every setting of each diverged; smaller step sizes may help", err)
+        say("no method is left: all settings of every method diverged; smaller step sizes may help", err)
         raise typer.Exit(Code.DIVERGED)
     with tuning.expect_divergence():
         run_all(setups, output, False, jobs)
@@ -110,7 +110,7 @@ def _run(pair: Pair) -> str:
 
 
 def _settings_sheet(plan: StudyFile, found: Mapping[Pair, tuning.Tuning]) -> reports.Sheet:
-    """What each method was given, and what it found."""
+    """The settings that each method tried, and the best of them."""
     measure, rows = plan.tuning.measure, list[list[reports.Cell]]()
     for (method, network), tuned in found.items():
         best = tuned.ranking[0]

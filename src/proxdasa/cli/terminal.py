@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 from rich.console import Console
 
 CLOSED = (errno.EPIPE, errno.EIO)
-"""Errors of writing to a pipe that nobody reads, or to a terminal that is gone."""
+"""The errors when a pipe has no reader any more, or a terminal is gone."""
 
 
 class Screen(Console):

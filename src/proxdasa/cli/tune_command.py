@@ -13,7 +13,7 @@ import typer
 
 from proxdasa import configs, reports, tuning
 from proxdasa.cli.auto_gamma import ANY, forget_rungs, search
-from proxdasa.cli.display import err, input_errors, numbers, output_option, say, show_table, show_written
+from proxdasa.cli.display import err, input_errors, output_option, parse_numbers, say, show_table, show_written
 from proxdasa.cli.outcomes import outcomes, run_all
 from proxdasa.cli.progress_display import add_audience_options, note, print_event
 from proxdasa.cli.shared_options import Device, Jobs, NetworkOptions, add_network_options
@@ -93,7 +93,7 @@ def tune(
         changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         automatic = configs.asks_auto(configs.load(file))
         base = dataclasses.replace(network.apply(configs.read(file, auto=ANY, device=device)), **changes)
-        values = _pairs("--grid", grid, lambda text: numbers("--grid", text, float))
+        values = _pairs("--grid", grid, lambda text: parse_numbers("--grid", text, float))
         ranges = _pairs("--random", random, _range)
         if [bool(values), bool(ranges), quick].count(True) != 1:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Parts of compressed rows as bytes, and back; the number of bytes is known beforehand."""
+"""Packs the parts of compressed rows into bytes and unpacks them; the number of bytes is known beforehand."""
 
 from __future__ import annotations
 

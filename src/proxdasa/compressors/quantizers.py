@@ -81,7 +81,8 @@ class SignNorm:
 
         C(x)_i = (‖x‖₁/d) sign(x_i),  sign(0) = 1;      ‖C(x) − x‖² = ‖x‖² − ‖x‖₁²/d,  so δ ≥ 1/d
 
-    That is the worst case, a single coordinate; where all are of one size, δ is 1, and 2/π for normal ones.
+    The worst case is a row with a single nonzero coordinate. δ is 1 if all magnitudes are equal, and 2/π for normal
+    ones.
 
     Examples:
         >>> sign = compressors.SignNorm()

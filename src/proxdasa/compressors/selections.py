@@ -52,7 +52,7 @@ class TopK:
 
     def reduce(self, rows: Tensor, words: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG002
         """The indices in ascending order, and the values."""
-        # What is not finite comes first.
+        # Values that are not finite come first.
         indices = _smallest(rows.abs().nan_to_num_(nan=math.inf, posinf=math.inf).neg_(), self.share)
         return indices, rows.gather(-1, indices)
 
@@ -69,7 +69,7 @@ class RandK:
         C(x)_i = x_i if i was drawn, else 0;      E‖C(x) − x‖² = (1 − k/d) ‖x‖²,  δ = k/d
 
     The values are not scaled by d/k: that would make C unbiased but not a contraction, which differences need. A
-    message has k values; the receiver knows the sender's random words by name, and so the indices.
+    message has k values; the receiver draws the sender's random words by their name, and so knows the indices.
 
     Examples:
         >>> rand = compressors.RandK(0.4)

@@ -1,4 +1,4 @@
-"""Agents that are out for a while, iteration by iteration. One that is out keeps its state and has no link."""
+"""Conditions under which agents are out in some iterations. An agent that is out keeps its state and has no links."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from proxdasa import samples
 from proxdasa.samples import Words
 
 BLOCK = 64
-"""How many times (rounds or iterations) have their random numbers drawn together; this is part of the naming, so
-changing it changes every event. `Chain` must fit a time within a block and a state into eight bits."""
+"""Random numbers are drawn for this many times (rounds or iterations) together. This is part of the naming, so changing
+it changes every event. `Chain` must fit a time within a block and a state into eight bits."""
 
 FEW = 32
-"""Whole numbers below a count of at most this are drawn by comparisons."""
+"""If a count is at most this, whole numbers below it are drawn by comparisons."""
 
 Events = Callable[..., Tensor]
 """Maps the number of a block of times (rounds, or iterations) to whether links or agents work, or to how late messages

@@ -1,4 +1,4 @@
-"""Links that lose messages, round by round."""
+"""Conditions under which links lose messages in some rounds."""
 
 from __future__ import annotations
 

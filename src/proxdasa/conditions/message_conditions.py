@@ -1,4 +1,4 @@
-"""Messages that are disturbed or delayed on their way."""
+"""Conditions under which messages are disturbed or delayed on their way."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class StaleMessages:
     part and mixed are counted; until there are enough of them, the oldest row is used. What a method mixes at its
     start is never late.
 
-    W x has the same mean as x, but the result of late messages has not, because receivers have rows of different
-    iterations. The error vanishes once rows settle, and a method that forgets its past ends as near to the solution as
-    without delays. A gradient tracker does not forget, nor does a method that adds up differences between neighbours,
-    such as PG-EXTRA: its mean keeps the error, and the method ends at another point; a `TrackerWarning` says so.
+    W x has the same mean as x, but late messages change the mean, because receivers have rows of different iterations.
+    The error vanishes once rows settle, and a method that forgets its past ends as near to the solution as without
+    delays. A gradient tracker does not forget, nor does a method that adds up differences between neighbours, such as
+    PG-EXTRA: its mean keeps the error, and the method ends at another point; a `TrackerWarning` says so.
 
     Mixing must have one round per iteration, because a second one would mix rows that are not there yet.
 

@@ -25,7 +25,7 @@ FEW = 255
 
 
 class Spell(NamedTuple):
-    """The links at consecutive times, computed together because one at a time would take longer."""
+    """The links at consecutive times, which are computed together because one at a time would take longer."""
 
     first: int
     """The first of the times."""
@@ -38,7 +38,7 @@ class Spell(NamedTuple):
 
 
 class Weather:
-    """Which links are up and which agents take part; the conditions of a run compose.
+    """All conditions of a run together: which links are up, and which agents take part.
 
     A link is up if the graph has it in this round, no condition takes it down, and both of its ends take part. Agents
     have events in each iteration, links in each round, whichever iteration the round belongs to. Each trial has its own
@@ -122,9 +122,9 @@ class Weather:
         return self._sums is not None
 
     def noise_of_sums(self, numbers: range, tensor: int, agents: range, d: int) -> Tensor:
-        """Noise of the sums of consecutive agents in a tensor of consecutive rounds, ``[rounds, trials, agents, d]``.
+        """The noise in the sums of consecutive agents, for one tensor of some rounds: ``[rounds, trials, agents, d]``.
 
-        It is that of receivers whose weights have Σ_j W_ij² = 1. Several rounds must be those of all agents.
+        It is scaled for receivers whose weights have Σ_j W_ij² = 1. Several rounds can only be drawn for all agents.
         """
         assert self._sums is not None
         assert len(numbers) == 1 or len(agents) == self.n
@@ -210,7 +210,7 @@ class Weather:
         predicted = self._prediction.predict(time, self._k, most=BLOCK - place)
         iterations = [k for k in predicted if k < start + BLOCK]
         length, here = len(iterations), [k - start for k in iterations]
-        in_turn = here[-1] - here[0] == length - 1 and len(set(here)) == length  # the usual case, and a view
+        in_turn = here[-1] - here[0] == length - 1 and len(set(here)) == length  # as usual; a slice is a view
         ends = self._ends_of_block()[..., slice(here[0], here[-1] + 1) if in_turn else here]
         return Spell(time, self._links_of(block)[..., place : place + length] & ends, length, iterations)
 
@@ -232,10 +232,11 @@ class Weather:
         return self._held_links[1]
 
     def _ends_of_block(self) -> Tensor:
-        """Of which links both ends take part, in the block of the current iteration."""
+        """Whether both ends of each link take part, in the block of the current iteration."""
         if self._held_ends[0] != self._block:
             # The Booleans of eight times are read as one 64-bit word, so an eighth as many numbers are moved.
-            words = self._active.permute(1, 2, 0).contiguous().view(torch.int64)
+            # They are flattened first, because a single agent may have strides that torch does not read as words.
+            words = self._active.permute(1, 2, 0).flatten().view(torch.int64).view(self.trials, self.n, -1)
             left, right = (words.index_select(1, ends) for ends in self._ends)
             self._held_ends = self._block, (left & right).view(torch.bool)
         return self._held_ends[1]

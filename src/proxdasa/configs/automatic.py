@@ -22,7 +22,7 @@ def asks_auto(settings: Settings) -> bool:
 
 
 def fill(settings: Settings, found: Settings, note: str | None = None) -> dict[str, Any]:
-    """The settings with the values that were found in place of "auto", and a note on how; it follows an earlier one."""
+    """The settings with the values that were found in place of "auto", and a note on how, after any earlier note."""
     filled = {**settings, ALGORITHM: {**settings[ALGORITHM], **found}}
     notes = [text for text in (settings.get("note"), note) if isinstance(text, str)]
     return filled | ({"note": "; ".join(notes)} if notes else {})

@@ -1,4 +1,4 @@
-"""What a configuration file can name, read from our source code: importing it would take seconds, because of PyTorch.
+"""What a configuration file can name, read from our source code, because importing PyTorch takes seconds.
 
 Only what `ROOMS`, `NAMED` and `DTYPES` of `proxdasa.configs.objects` refer to is read. Names are looked up as Python
 does, through assignments and imports; a test compares all that is read here with the objects themselves.
@@ -150,7 +150,7 @@ def _default(module: str, value: ast.expr) -> str:
 
 
 def _name(found: Found) -> str:
-    """The name of a definition; of an object, the name that it is given, or that of the function that makes it."""
+    """The name of a definition; for an object, the name that it was given, or that of the function that makes it."""
     if isinstance(found.node, Function):
         return found.node.name
     if isinstance(found.node, ast.Call):

@@ -69,7 +69,7 @@ OWN: dict[str, Callable[[str], Callable[..., Any]]] = {
     "model": own_code.load,
     "data": own_code.load_data,
 }
-"""How the user's own objects are loaded, for the kinds of which a file can name them as MODULE:NAME."""
+"""Functions that load the user's own objects, for the kinds that a file can name as MODULE:NAME."""
 
 
 class MisfitError(ConfigError):
@@ -147,7 +147,7 @@ def _object(kind: str) -> Kind:
     return Kind(lambda value, key: make(*look_up(kind, value, key), key), f"one of {names}")
 
 
-def _plain(fits: Callable[[Any], bool], convert: Callable[[Any], Any], accepted: str) -> Kind:
+def _simple_kind(fits: Callable[[Any], bool], convert: Callable[[Any], Any], accepted: str) -> Kind:
     """Values that need no more than a check and a conversion."""
 
     def read(value: Any, key: str) -> Any:
@@ -161,7 +161,7 @@ def _plain(fits: Callable[[Any], bool], convert: Callable[[Any], Any], accepted:
 def _choice(kind: str) -> Kind:
     """One of a few values that have names."""
     choices = VALUES[kind]
-    return _plain(
+    return _simple_kind(
         lambda value: isinstance(value, str) and value in choices, choices.__getitem__, f"one of {', '.join(choices)}"
     )
 
@@ -246,16 +246,16 @@ def _or_own(kind: Kind) -> Kind:
 METRIC = _choice("metric")
 
 KINDS: dict[Any, Kind] = {
-    bool: _plain(lambda value: isinstance(value, bool), bool, "true or false"),
-    int: _plain(is_whole, int, "a whole number"),
-    float: _plain(lambda value: _is_number(value) or value in ("inf", "-inf"), float, "a number"),
-    str: _plain(lambda value: isinstance(value, str), str, "a text"),
-    Number: _plain(
+    bool: _simple_kind(lambda value: isinstance(value, bool), bool, "true or false"),
+    int: _simple_kind(is_whole, int, "a whole number"),
+    float: _simple_kind(lambda value: _is_number(value) or value in ("inf", "-inf"), float, "a number"),
+    str: _simple_kind(lambda value: isinstance(value, str), str, "a text"),
+    Number: _simple_kind(
         lambda value: _is_number(value) or _is_list_of_numbers(value),
         lambda value: schedules.per_trial(value) if isinstance(value, list) else float(value),
         NUMBER,
     ),
-    PerTrial: _plain(
+    PerTrial: _simple_kind(
         lambda value: isinstance(value, Mapping) and [*value] == ["per_trial"] and _is_list_of_numbers(*value.values()),
         lambda value: PerTrial(tuple(map(float, value["per_trial"]))),
         PER_TRIAL,

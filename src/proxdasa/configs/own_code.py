@@ -32,7 +32,7 @@ def is_own(name: object) -> bool:
 
 
 def load(name: str) -> Any:
-    """The object with a name of the form MODULE:NAME, by which descriptions call it from now on."""
+    """The object with a name of the form MODULE:NAME; descriptions use this name from now on."""
     module, _, path = name.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
         raise OwnCodeError(f"{name!r} is not of the form MODULE:NAME, such as methods:NEXT")

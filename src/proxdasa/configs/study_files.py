@@ -38,7 +38,7 @@ Values = list[float] | tuple[float, float]
 INSTEAD = {"algorithm": "methods", "network": "networks", "iterations": "gradients, rounds or vectors"}
 """Keys of a run, and what a study has in their place."""
 BUDGETS = ("gradients", "rounds", "vectors")
-"""What all runs of a study may spend the same amount of: gradients of an agent, rounds, or vectors to a neighbour."""
+"""The kinds of budget that a study may give all its runs: gradients of an agent, rounds, or vectors to a neighbour."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _build_study(settings: Mapping[str, Any]) -> StudyFile:
 
 
 def _read_budgets(given: Mapping[str, Any], tuning: TuningTable) -> tuple[str, int, int]:
-    """What the study limits, by how much in its runs, and by how much in the searches."""
+    """The kind of budget, how much of it a run may spend, and how much the search for a setting may."""
     axes = [axis for axis in BUDGETS if axis in given]
     if not axes:
         raise ConfigError(
@@ -166,7 +166,7 @@ def _read_methods(
         searched = {parameter: values[0] for parameter, values in ranges[name].items() if parameter in needed}
         table = {"name": entry if isinstance(entry, str) else entry["name"], **searched, **own}
         if name in methods:
-            raise ConfigError(f"{key}: {name} is there twice; a study has one entry for each method")
+            raise ConfigError(f"{key}: {name} is listed twice; a study has one entry for each method")
         methods[name] = table, KINDS[Algorithm].convert(table, key)
     return methods
 
@@ -184,7 +184,7 @@ def _read_networks(given: list[Any], problem: Any) -> dict[str, tuple[Mapping[st
         network: Network = KINDS[Network].convert(table, key)
         place = re.sub(r"\W+", "-", network.label).strip("-")
         if place in networks:
-            raise ConfigError(f"{key}: {network.label} is there twice; a study has one entry for each network")
+            raise ConfigError(f"{key}: {network.label} is listed twice; a study has one entry for each network")
         networks[place] = table, network
     return networks
 

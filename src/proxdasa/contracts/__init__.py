@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Step,
         unpack,
     )
-    from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking
+    from proxdasa.contracts.method import Algorithm, Averaging, Facts, Tracking, parameters_of, replace_unchecked
     from proxdasa.contracts.parts import (
         Evaluation,
         Mixing,
@@ -77,7 +77,9 @@ __all__ = [
     "Tracking",
     "is_separable",
     "observed_of",
+    "parameters_of",
     "partial_grad_of",
+    "replace_unchecked",
     "running_of",
     "unpack",
 ]

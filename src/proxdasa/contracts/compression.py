@@ -69,7 +69,7 @@ class Compressor(Protocol):
 
 
 class Compression(Protocol):
-    """How a mixing compresses: a mixing that does has this as its attribute ``compression``."""
+    """How a mixing compresses messages; a mixing that does so has an attribute ``compression`` of this type."""
 
     @property
     def compressor(self) -> Compressor:

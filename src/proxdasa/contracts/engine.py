@@ -33,7 +33,7 @@ class Agents(Protocol):
         """
 
     def full_grad(self, x: Tensor) -> Tensor:
-        """∇F_i(x_i) over the agent's own data (an error where the data stream)."""
+        """∇F_i(x_i) over the agent's own data; raises an error if the data are a stream."""
 
     def prox(self, x: Tensor, gamma: Number) -> Tensor:
         """The proximal step of γΨ, row by row."""
@@ -178,8 +178,8 @@ class Host(Protocol):
     """What agents keep beside the variables of the method, by name, each ``[trials, agents here, any width]``.
 
     The loop saves them in checkpoints, keeps those of agents that are out, and restores earlier ones when it repeats
-    iterations; so a method that changes rows replaces the tensors. It may write into a tensor that it has replaced, but
-    not before the next iteration, so that an iteration can be undone.
+    iterations; so code that changes rows replaces the tensors. It may write into a tensor that it has replaced, but not
+    before the next iteration, so that an iteration can be undone.
     """
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -149,3 +151,19 @@ class Algorithm(Protocol):
 
     def step(self, agents: Agents, k: int, state: Any) -> Any:
         """The state after iteration k."""
+
+
+def parameters_of(algorithm: Algorithm) -> dict[str, Any]:
+    """The parameters of a method by name."""
+    return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
+
+
+def replace_unchecked(algorithm: Algorithm, changes: Mapping[str, Any]) -> Algorithm:
+    """A copy of a method with other parameters, which its `__post_init__` does not check.
+
+    They may have no values yet, or may have been checked already.
+    """
+    changed = copy.copy(algorithm)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)
+    return changed

@@ -54,7 +54,7 @@ class Regularizer(Protocol):
 
 
 def is_separable(regularizer: Regularizer) -> bool:
-    """Whether Ψ(x) = Σ_j ψ(x_j) with one ψ for all coordinates, as an attribute ``separable`` may say.
+    """Whether Ψ(x) = Σ_j ψ(x_j) with one ψ for all coordinates; an attribute ``separable`` declares this.
 
     The proximal step of a slice of the coordinates is then a slice of the whole proximal step.
     """

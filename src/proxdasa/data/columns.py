@@ -6,6 +6,7 @@ to do that is a decision about the data, so categories and missing values are re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 ENCODE = "encode categories as numbers first, such as a column of 0 and 1 for each"
 FILL = "drop such rows, or fill them in, first"
 LEAVE_OUT = "or leave the column out by features = [...]"
+INDEX = re.compile(r"|__index_level_\d+__|Unnamed: \d+")
+"""Names of the column in which pandas saves the numbers of rows: none in CSV, which is read again as the last one."""
 SHOWN = 20
 """The most names of columns that a message lists."""
 WHOLE = 2**53
-"""float64 represents all whole numbers up to this one; it is also what the next one is rounded to."""
+"""float64 represents all whole numbers up to this one, and rounds the next one to it."""
 
 
 def choose_columns(names: Sequence[str], target: str, features: Sequence[str] | None, where: str) -> list[str]:
@@ -33,6 +36,11 @@ def choose_columns(names: Sequence[str], target: str, features: Sequence[str] | 
         raise TypeError(f"{where}: names of columns must be texts; there is {other[0]!r}")
     if double := [name for i, name in enumerate(names) if name in names[:i]]:
         raise ValueError(f"{where}: there are two columns {double[0]!r}; give each a name of its own")
+    if features is None and (index := [name for name in names if INDEX.fullmatch(name) and name != target]):
+        raise ValueError(
+            f"{where}: the column {index[0]!r} looks like the index that pandas saves with a frame, and would be a "
+            "feature; save the frame with index=False, or choose columns by features = [...]"
+        )
     if isinstance(features, str):
         raise TypeError(f"features must be a list of names of columns; got the text {features!r}")
     chosen = [*([name for name in names if name != target] if features is None else features), target]

@@ -65,7 +65,7 @@ def read_csv(
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file in UTF-8: {error.reason} at byte {error.start}") from error
     if not lines:
-        raise ValueError(f"{path}: there is no row in it")
+        raise ValueError(f"{path}: it has no rows")
     numbers = np.frombuffer(values, dtype=np.float64).reshape(len(lines), len(chosen))
     return _table(path, numbers[:, -1], numbers[:, :-1], dtype, chosen, lambda row: f"line {lines[row]}")
 
@@ -117,7 +117,7 @@ def read_parquet(
         why = str(error).partition("\n")[0]
         raise ValueError(f"{path}: not a whole parquet file: {why}") from error
     if not len(read):
-        raise ValueError(f"{path}: there is no row in it")
+        raise ValueError(f"{path}: it has no rows")
     frame = open_frame(read)
     x, y = feature_matrix(frame, chosen[:-1], str(path)), column_numbers(frame[target], str(path))
     return _table(path, y, x, dtype or x.dtype.type, chosen, lambda row: f"row {row}")

@@ -183,7 +183,8 @@ def from_tensors(
         if rounds and not torch.equal(cast[key].to(torch.int64), part.to(torch.int64)):
             kind = str(cast[key].dtype).removeprefix("torch.")
             raise ValueError(f"{name}: {key} has whole numbers that {kind} would round; give x and test_x in float64")
-    largest = max((int(part.max()) for part in targets if part.numel() and not regression), default=0)
+    labels = [] if regression else [cast[key] for key in ("y", "test_y") if key in cast]
+    largest = max((int(part.max()) for part in labels if part.numel()), default=0)
     classes = None if regression else max(largest, 0) + 1  # negative labels are refused by Dataset
     return Dataset(name, cast["x"], cast["y"], cast.get("test_x"), cast.get("test_y"), classes)
 

@@ -45,7 +45,7 @@ def read_svm(
             counts.append(len(tokens) - 1)
             pairs += tokens[1:]
     if not labels:
-        raise ValueError(f"{path}: there is no row in it")
+        raise ValueError(f"{path}: it has no rows")
     rows = np.repeat(np.arange(len(labels)), counts)
     split = [pair.partition(b":") for pair in pairs]
     plain = b"_" not in data  # Python would read 1_0 as 10

@@ -63,7 +63,7 @@ def from_frame(
 
 def _target(column: Any, where: str) -> NDArray[Any]:
     numbers = column_numbers(column, where)
-    return numbers.copy() if numbers.dtype.kind == "f" else numbers.astype(np.int64)  # a frame's own are read-only
+    return numbers.copy() if numbers.dtype.kind == "f" else numbers.astype(np.int64)  # a frame's arrays are read-only
 
 
 def _sites(column: Any, where: str) -> tuple[NDArray[np.int64], Sites]:

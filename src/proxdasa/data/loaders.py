@@ -12,7 +12,7 @@ from torch import Tensor
 
 from proxdasa.data.dataset import Dataset
 from proxdasa.data.formats import read_idx, read_svm
-from proxdasa.data.order import SPLIT, permutation
+from proxdasa.data.permutations import SPLIT, permutation
 from proxdasa.data.sources import SOURCES, File, Source
 
 MEAN, STD = 0.1307, 0.3081

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count, check_positive_number, check_seed, check_whole
-from proxdasa.data.order import PROPORTIONS, ROWS_OF_CLASSES, SHARDS, SHUFFLE, permutation
+from proxdasa.data.permutations import PROPORTIONS, ROWS_OF_CLASSES, SHARDS, SHUFFLE, permutation
 
 Partition = Callable[[Tensor, int], list[Tensor]]
 """A function from (y, agents) to the rows of each agent."""

@@ -233,7 +233,7 @@ def _are_names(names: Any) -> bool:
 
 
 def _are_labels(labels: Any) -> bool:
-    """Whether these are whole numbers, and those that float64, as which labels are read, tells from all others."""
+    """Whether these are whole numbers that float64, the type in which labels are read, represents exactly."""
     listed = list(labels) if isinstance(labels, Sequence | np.ndarray) else []
     return bool(listed) and all(
         isinstance(each, Real) and each % 1 == 0 and -WHOLE < float(each) < WHOLE for each in listed

@@ -51,7 +51,7 @@ class Source:
         )
 
     def damage_error(self, path: Path, what: str) -> ValueError:
-        """The error for a file that is not what it should be."""
+        """The error for a damaged file."""
         return ValueError(f"{path}: {what}: the file is damaged; `proxdasa data fetch {self.name}` replaces it")
 
 

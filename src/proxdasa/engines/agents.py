@@ -281,7 +281,7 @@ class LocalAgents(ABC):
         return self._weather.share if self._weather and self._weather.pauses else 1
 
     def _age(self, x: Tensor) -> Aged | None:
-        """The rows of a round and those sent in their place in earlier iterations, if messages may be late."""
+        """The rows of a round, with the rows of earlier iterations that may arrive instead, if messages may be late."""
         return self._late.take_all(x, self.extra_rows) if self._late else None
 
     def _count_messages(self, rounds: int, *vectors: Tensor, compressed: bool = True) -> int:

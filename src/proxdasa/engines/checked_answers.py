@@ -1,6 +1,7 @@
-"""Checks of what a problem, a regularizer, a compressor and a method return: a wrong shape is refused.
+"""Checks of what a problem, a regularizer, a compressor and a method return.
 
-A user's own code may return one. It would broadcast, and the run would end with wrong numbers and no error.
+A user's own code may return a tensor of the wrong shape. It would broadcast, and the run would end with wrong numbers
+and no error.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from torch import Tensor
 from proxdasa.contracts import Algorithm, Compressor, Evaluation, Problem, Regularizer, partial_grad_of
 from proxdasa.devices import form
 from proxdasa.schedules import Number
+from proxdasa.torch_internals import write_count
 
 
 def gradients(problem: Problem, x: Tensor, sample: Tensor, agents: range | None = None) -> Tensor:
     """The sample gradients at x, of all agents or of some; x stays as it is."""
     partial = partial_grad_of(problem) if agents else None
-    before, verb = writes(x), "grad_of" if partial else "grad"
+    before, verb = write_count(x), "grad_of" if partial else "grad"
     found = partial(agents, x, sample) if partial and agents else problem.grad(x, sample)
     if found.shape != x.shape:
         raise _wrong(problem, verb, "", [list(x.shape)], found)
-    if writes(x) != before:
+    if write_count(x) != before:
         raise ValueError(f"{type(problem).__name__}.{verb} writes into x; use operations that are not in place")
     return found
 
@@ -57,17 +59,17 @@ def value(regularizer: Regularizer, x: Tensor) -> Tensor:
 
 def proximal_step(regularizer: Regularizer, x: Tensor, gamma: Number) -> Tensor:
     """The proximal points of the rows of x, which stays as it is: a method may use it again."""
-    before, found, verb = writes(x), regularizer.prox(x, gamma), f"{type(regularizer).__name__}.prox"
+    before, found, verb = write_count(x), regularizer.prox(x, gamma), f"{type(regularizer).__name__}.prox"
     if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
         got = form(found) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(f"{verb} must be {form(x)}, as x is; got {got}")
-    if writes(x) != before:
+    if write_count(x) != before:
         raise ValueError(f"{verb} writes into x; use operations that are not in place")
     return found
 
 
-def restored(compressor: Compressor, parts: tuple[Tensor, ...], like: Tensor, words: Tensor | None) -> Tensor:
-    """C(x) of rows like these from its parts, which must be those by whose number bytes are counted."""
+def restored_rows(compressor: Compressor, parts: tuple[Tensor, ...], like: Tensor, words: Tensor | None) -> Tensor:
+    """C(x) of rows like these from its parts, whose form must be as declared: the count of bytes relies on that."""
     name, d = type(compressor).__name__, like.shape[-1]
     wanted = [([*like.shape[:-1], part.numbers], part.dtype) for part in compressor.parts(d, like.dtype)]
     if [(list(part.shape), part.dtype) for part in parts] != wanted:
@@ -90,11 +92,6 @@ def check_state(algorithm: Algorithm, state: Any, x: Tensor, verb: str) -> Any:
         if found != form(x):
             raise TypeError(f"{what}: {name} must be {form(x)}, as x is; got {found}")
     return state
-
-
-def writes(x: Tensor) -> int | None:
-    """How often x was written to; None in inference mode, where torch does not count this."""
-    return None if x.is_inference() else x._version
 
 
 def _wrong(whose: object, verb: str, part: str, wanted: list[list[int]], got: Tensor) -> ValueError:

@@ -1,4 +1,4 @@
-"""Blocks of iterations compiled by torch; everything that depends on how its compiler works is in this file.
+"""Blocks of iterations compiled by torch.
 
 A block is recorded twice. The first time its steps run as they are, on agents that note what each step asks for:
 samples, schedules and messages, as formulas in the number k of the block's first iteration. The second time torch
@@ -9,7 +9,6 @@ same branches, without being compiled again.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,10 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from proxdasa.contracts import Algorithm, NotCompilableError
+from proxdasa.contracts import Algorithm, NotCompilableError, parameters_of, replace_unchecked
 from proxdasa.engines.agents import LocalAgents
-from proxdasa.engines.recorded_steps import Player, Script, Verbs, parameters, record, with_parameters
+from proxdasa.engines.recorded_steps import Player, Script, Verbs, record
 from proxdasa.schedules import Number
+from proxdasa.torch_internals import compile_graph
 
 OPERATIONS = 4_000
 """The most operations that a compiled block may have: compiling takes about 10 ms for each."""
@@ -129,7 +129,7 @@ def _trace(
     from torch.fx.experimental.proxy_tensor import make_fx  # noqa: PLC0415 - takes time to import
 
     trials = len(state[0])
-    fields = tuple(name for name, value in parameters(algorithm) if inputs and _is_number(value, trials))
+    fields = tuple(name for name, value in parameters_of(algorithm).items() if inputs and _is_number(value, trials))
     per_trial = [isinstance(getattr(algorithm, name), Tensor) for name in fields] + script.per_trial
     block = CompiledBlock(script.steps, algorithm, script, fields, draw, group, _nothing, ())
 
@@ -138,8 +138,8 @@ def _trace(
         answers: Iterator[Number] = iter([next(several if own else single) for own in per_trial])
         changes: dict[str, Any] = {name: next(answers) for name in fields}
         player = Player(verbs, script, 0, list(several), list(answers))
-        changes |= {name: player.answer for name, value in parameters(algorithm) if callable(value)}
-        method, now = with_parameters(algorithm, changes), type(state)(*rows)
+        changes |= {name: player.answer for name, value in parameters_of(algorithm).items() if callable(value)}
+        method, now = replace_unchecked(algorithm, changes), type(state)(*rows)
         for _ in range(script.steps):
             now = method.step(player, player.begin_step(), now)  # type: ignore[arg-type]
         if [answer for _, answer in player.tests] != [answer for _, answer in script.tests]:
@@ -159,12 +159,6 @@ def _trace(
         raise NotCompilableError(f"a step has {len(nodes):,} operations")
     constants = _lift_constants(traced)
     return dataclasses.replace(block, function=traced, constants=constants)
-
-
-def load_compiler() -> None:
-    """Import torch's compiler, which takes seconds, so that processes forked from this one have it."""
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of parts that torch itself still uses
-        import torch._inductor.compile_fx  # noqa: F401, PLC0415
 
 
 def _check_operations(nodes: Sequence[fx.Node]) -> None:
@@ -199,7 +193,7 @@ def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
     graph.set_codegen(fx.graph.CodeGen())  # inputs and outputs as plain lists
     for name in {name for name, value in vars(traced).items() if isinstance(value, Tensor)}:
         delattr(traced, name)
-    for name in [*traced._buffers]:
+    for name in [name for name, _ in traced.named_buffers(recurse=False, remove_duplicate=False)]:
         delattr(traced, name)
     graph.lint()
     traced.recompile()
@@ -209,26 +203,16 @@ def _lift_constants(traced: fx.GraphModule) -> list[Tensor]:
 def _compile(block: CompiledBlock, state: Any) -> tuple[CompiledBlock, Any]:
     """The block with its operations compiled, and the state after its first iterations."""
     try:
-        function = _translate(cast("fx.GraphModule", block.function), next(block.arguments(0, state)))
+        function = compile_graph(cast("fx.GraphModule", block.function), next(block.arguments(0, state)))
         made = dataclasses.replace(block, function=function)
         return made, made.compute(0, state)
     except Exception as error:
         # A failure here, such as a missing C++ compiler, must not end the run.
         line = next((line for line in reversed(str(error).splitlines()) if line.strip()), "")
         raise NotCompilableError(
-            f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line} (if it says so "
-            "again, remove what torch keeps on disk, in TORCHINDUCTOR_CACHE_DIR or its folder for temporary files)"
+            f"torch says {type(error).__name__}: {str(error).strip().partition(chr(10))[0] or line} (if this "
+            "happens again, delete torch's cache, in TORCHINDUCTOR_CACHE_DIR or in its folder for temporary files)"
         ) from None
-
-
-def _translate(graph: fx.GraphModule, examples: Sequence[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """The recorded operations as machine code, for arguments of the shapes of these examples."""
-    load_compiler()
-    # Not torch.compile, which would record again what is recorded already, and check every call for new shapes, which
-    # takes longer than some kernels. Kernels are called from C++: a block of one trial of a9a's perceptron has some 200
-    # of them, and calling them from Python would take a fifth of its time.
-    compiled = torch._inductor.compile(graph, list(examples), options={"cpp_wrapper": True})
-    return cast("Callable[..., Sequence[Tensor]]", compiled)
 
 
 def _compare(ours: Any, theirs: Any) -> None:

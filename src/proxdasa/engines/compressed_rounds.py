@@ -12,7 +12,7 @@ from torch import Tensor
 
 from proxdasa.contracts import Compression
 from proxdasa.devices import CPU, send
-from proxdasa.engines.checked_answers import restored
+from proxdasa.engines.checked_answers import restored_rows
 from proxdasa.samples import COMPRESSION, Words, repeat_names
 
 
@@ -83,7 +83,7 @@ class CompressedRounds:
         old = torch.cat([zero if copy is None else copy for copy in before])
         words = self.draw(number, len(tensors), np.asarray(self._agents), d)
         parts = self._reduce(torch.cat(tensors) - old, words)
-        copies = old + restored(self.compressor, parts, old, words)
+        copies = old + restored_rows(self.compressor, parts, old, words)
         after = torch.split(copies, self._trials)
         pulls = self.weigh(Round(place, number, before, old, after, copies, parts)) - copies
         pairs = zip(tensors, torch.split(pulls, self._trials), strict=True)
@@ -113,7 +113,7 @@ class CompressedRounds:
         return self._compression.step_of(None if self._place is None else self._vector + i)
 
     def _reduce(self, rows: Tensor, words: Tensor | None) -> tuple[Tensor, ...]:
-        """The messages; cell by cell, because a norm may depend on how many rows are computed together."""
+        """The messages, computed cell by cell, because a norm may depend on how many rows are computed together."""
         reduce = self.compressor.reduce
         if len(self._cells) == 1:
             return reduce(rows, words)

@@ -106,7 +106,7 @@ class Processes(LocalAgents):
     def agree(self, claims: Callable[[], Mapping[str, str]]) -> None:
         """Compare with the other processes what all must have in common, then join the parts of the problem.
 
-        In that order, because processes with different problems would not send the same messages.
+        The comparison comes first, because processes with different problems would not send the same messages.
         """
         self._neighbourhood.agree(claims())
         here = self._task.problem
@@ -150,7 +150,7 @@ class Processes(LocalAgents):
         spent, size = self._neighbourhood.spent, self._transport.size
         means = self._neighbourhood.sum(torch.tensor([*spent.values()], dtype=torch.float64)) / size
         shares = dict(zip(spent, means.tolist(), strict=True))
-        # The mean over processes times their number is the total, of which an agent has its share.
+        # The mean over processes times their number is the total, which is then divided among the agents.
         shares["wire_bytes"] *= size / self.n
         return {**super().counts(), **shares}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm, NotCompilableError, unpack
+from proxdasa.contracts import Algorithm, NotCompilableError, parameters_of, replace_unchecked, unpack
 from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.iteration_numbers import Formula, Iteration, Test, formula_of
 from proxdasa.engines.products import Product
@@ -72,7 +71,7 @@ class _Recorder:
         self.degrees = engine.degrees
 
     def begin_step(self, first: int) -> Iteration:
-        """The number of the next step, which the engine and the mixing know as iteration ``first`` + k."""
+        """Begin the next step, which is iteration ``first`` + k for the engine and the mixing; returns its number k."""
         j, begins, script, mixing = self.script.steps, self._begins, self.script, self._engine.mixing
         script.steps, self._before = j + 1, len(script.samples)
         self._engine.enter(first + begins + j)
@@ -127,7 +126,7 @@ class Player:
         self.prox, self.degrees, self.tests = verbs.prox, verbs.degrees, list[Test]()
 
     def begin_step(self) -> Iteration:
-        """The number of the next step."""
+        """Begin the next step; returns its number."""
         self._step += 1
         j = self._step
         return Iteration(lambda k: k + j, self._begins, self.tests)
@@ -158,12 +157,14 @@ class Player:
 
 
 def record(engine: LocalAgents, algorithm: Algorithm, state: Any, size: int, first: int) -> tuple[Script, Any]:
-    """What the first iterations ask for, as many as can be compiled, and the state after them."""
+    """What the first iterations, as many as can be compiled, ask for, and the state after them."""
     engine.proceed(0)
     try:
         recorder = _Recorder(engine, 0)
-        schedules = {name: recorder.schedule(value) for name, value in parameters(algorithm) if callable(value)}
-        method, begin = with_parameters(algorithm, schedules), _copy(state)
+        schedules = {
+            name: recorder.schedule(value) for name, value in parameters_of(algorithm).items() if callable(value)
+        }
+        method, begin = replace_unchecked(algorithm, schedules), _copy(state)
         now = begin
         for _ in range(size):
             now = method.step(recorder, recorder.begin_step(first), now)  # type: ignore[arg-type]
@@ -195,16 +196,3 @@ def _copy(state: Any) -> Any:
 
 def _same(rows: Tensor, others: Tensor) -> bool:
     return bool(((rows == others) | (rows.isnan() & others.isnan())).all())
-
-
-def parameters(algorithm: Algorithm) -> list[tuple[str, Any]]:
-    """The parameters of a method by name."""
-    return [(entry.name, getattr(algorithm, entry.name)) for entry in dataclasses.fields(algorithm)]  # type: ignore[arg-type]
-
-
-def with_parameters(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:
-    """The method with other parameters, which are not checked: they may have no values yet."""
-    changed = copy.copy(algorithm)
-    for name, value in changes.items():
-        object.__setattr__(changed, name, value)
-    return changed

@@ -216,7 +216,7 @@ class Simulator(LocalAgents):
 
 
 def group_size(trials: int, width: int) -> int:
-    """How many trials a call of compiled code takes: as many as fit the cache, and the same number in every call."""
+    """How many trials a call of compiled code computes: as many as fit the cache, and the same number in every call."""
     return max(g for g in range(1, trials + 1) if trials % g == 0 and (g == 1 or g * width <= CACHED))
 
 

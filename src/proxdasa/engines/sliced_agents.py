@@ -23,13 +23,14 @@ from proxdasa.engines.agents import LocalAgents
 from proxdasa.engines.messages.halo import blocks
 from proxdasa.engines.recorded_steps import Verbs
 from proxdasa.schedules import Number
+from proxdasa.torch_internals import write_count
 
 LARGE = 2**23
-"""Elements of a state variable from which on steps are taken in slices; a variable then takes tens of megabytes."""
+"""The number of elements of a state variable from which steps are taken in slices; it then takes tens of megabytes."""
 SLICE = 2**17
 """Elements of a variable in a slice (measured)."""
 ROWS = 128
-"""The most rows of a variable for which steps are taken in slices: those of more rows are so narrow that they take
+"""The most rows of a variable for which steps are taken in slices: slices of more rows are so narrow that they take
 longer than whole steps (measured: twice as long with 4,096 agents, five times with 131,072)."""
 GROUPS = 16
 """The most groups of agents: with more of them, gradients would take longer and hardly less memory."""
@@ -58,7 +59,7 @@ class SlicedAgents:
         self.questions: list[Question] = []
         self._answer: Tensor | None = None
         self._counted: Tensor | None = None
-        self._waiting: list[tuple[Tensor, Tensor, int]] = []
+        self._waiting: list[tuple[Tensor, Tensor, int | None]] = []
         """For each tensor to be mixed: its stand-in, the tensor, and how often it had been changed in place."""
 
     @cached_property
@@ -92,10 +93,10 @@ class SlicedAgents:
         """The variables after a step, and the places of those that are still to be mixed."""
         variables, places = [], []
         for place, found in enumerate(state):
-            waiting = [x for stand_in, x, _ in self._waiting if stand_in is found and not stand_in._version]
+            waiting = [x for stand_in, x, _ in self._waiting if stand_in is found and not write_count(stand_in)]
             places += [place] if waiting else []
             variables.append(waiting[0] if waiting else found)
-        if any(each.is_meta for each in variables) or any(x._version > then for _, x, then in self._waiting):
+        if any(each.is_meta for each in variables) or any(write_count(x) != then for _, x, then in self._waiting):
             raise RuntimeError("a step computes with what it has mixed")
         return variables, places
 
@@ -119,7 +120,7 @@ class SlicedAgents:
             return unpack(tensors)
         if self._waits:
             stand_ins = tuple(torch.empty_like(x, device="meta") for x in tensors)
-            self._waiting += [(stand_in, x, x._version) for stand_in, x in zip(stand_ins, tensors, strict=True)]
+            self._waiting += [(stand_in, x, write_count(x)) for stand_in, x in zip(stand_ins, tensors, strict=True)]
             return unpack(stand_ins)
         if self._counted is not None:
             self._engine.count_mixing(*[self._counted] * len(tensors))

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from proxdasa.conditions import Weather
 from proxdasa.devices import CPU, send
-from proxdasa.engines.ahead import Ahead
+from proxdasa.engines.rounds_ahead import RoundsAhead
 
 FEW = 2**17
-"""How many numbers are drawn at once if a round takes fewer: the time to make few does not depend on their number."""
+"""If a round needs fewer numbers than this, several rounds are drawn at once: the time for few numbers does not depend
+on how many they are."""
 
 NOTHING: tuple[range, Sequence[Tensor]] = range(0), ()
 
@@ -26,7 +27,7 @@ class SumNoise:
     """
 
     def __init__(
-        self, here: range, spreads: Ahead, dtype: torch.dtype, exact: bool, device: torch.device = CPU
+        self, here: range, spreads: RoundsAhead, dtype: torch.dtype, exact: bool, device: torch.device = CPU
     ) -> None:
         self._here, self._spreads = here, spreads
         self._dtype, self._exact, self._device = dtype, exact, device
@@ -48,9 +49,9 @@ class SumNoise:
         return product
 
     def _look(self, weather: Weather, number: int, tensor: int, d: int) -> tuple[Tensor, Tensor | None]:
-        """The noise of a tensor of a round, and by what to multiply it, if that has not been done."""
+        """The noise of a tensor in a round, and the factor by which it is still to be multiplied, if any."""
         ahead = FEW // (weather.trials * weather.n * d or 1) if len(self._here) == weather.n else 1
-        if ahead <= 1:  # what is not used again is not kept
+        if ahead <= 1:  # this noise is not used again, so it is not kept
             return self._draw(weather, range(number, number + 1), tensor, d)[0], self._spreads.at(weather, number)
         rounds, noise = self._held.get((tensor, d), NOTHING)
         if number not in rounds:

@@ -15,9 +15,9 @@ from proxdasa.conditions import Weather
 from proxdasa.conditions.events import BLOCK
 from proxdasa.conditions.weather import Spell
 from proxdasa.devices import CPU, Movable, send
-from proxdasa.engines.ahead import AT_ONCE, Ahead
 from proxdasa.engines.late_rows import Aged
 from proxdasa.engines.products import Product, dense_pays
+from proxdasa.engines.rounds_ahead import AT_ONCE, RoundsAhead
 from proxdasa.engines.substitutes import Substitutes
 from proxdasa.engines.sum_noise import SumNoise
 
@@ -109,8 +109,8 @@ class VaryingProduct:
         self._bags: dict[int, tuple[Tensor, Sequence[Tensor]]] = {}
         self._late: LateTables | None = None
         self._terms = self._order() if exact else []
-        self._matrices = Ahead(self.matrices, len(self._source))
-        self.sum_noise = SumNoise(here, Ahead(self.spreads, len(rows)), dtype, exact, device)
+        self._matrices = RoundsAhead(self.matrices, len(self._source))
+        self.sum_noise = SumNoise(here, RoundsAhead(self.spreads, len(rows)), dtype, exact, device)
 
     def in_weather(self, x: Tensor | Aged, weather: Weather, number: int) -> Tensor:
         """The product of a round with this number; if messages are late, x has rows of several ages."""
@@ -123,7 +123,7 @@ class VaryingProduct:
         return self._add_to_messages(product, weather, number) if weather.disturbs_messages else product
 
     def at(self, weather: Weather, number: int, copies: int = 1) -> Product:
-        """The product of a round, if messages arrive as they were sent, for tensors that stack ``copies`` of a kind."""
+        """The product of a round, if messages arrive as they were sent, for ``copies`` tensors of one kind, stacked."""
         if self._substitutes:
             places = self._substitutes.places(weather, number)
             return lambda x: self._sum_bags(x, places, number)
@@ -238,7 +238,7 @@ class VaryingProduct:
     def spreads(self, up: Tensor, first: int) -> Sequence[Tensor]:
         """√(Σ_j W_ij²) over the messages of a round that arrive, ``[trials, rows, 1]`` for each time."""
         squares = self._per_row(self._carry(up, _in_turn(self._link_weights, first, up.shape[-1])).square())
-        roots = torch.from_numpy(np.sqrt(squares.numpy()))  # of NumPy, because all its roots are rounded correctly
+        roots = torch.from_numpy(np.sqrt(squares.numpy()))  # by NumPy, which rounds all roots correctly
         return send(roots.permute(2, 0, 1).unsqueeze(-1).contiguous(), self._device).unbind()
 
     def _carry(self, up: Tensor, weights: Tensor) -> Tensor:

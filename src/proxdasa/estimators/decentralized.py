@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from torch import Tensor, nn
 
 from proxdasa import caller_warnings, networks
-from proxdasa.checks import check_count, check_not_negative, check_positive_number, check_probability, invalid
+from proxdasa.checks import check_not_negative, check_positive_number, check_probability, check_whole, invalid
 from proxdasa.contracts import Regularizer
 from proxdasa.estimators.solver import half_squared_error, logistic, pooled_risk, solve
 from proxdasa.modules import torch_generator
@@ -85,14 +85,14 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
     def _fit(self, given: Array, y: Tensor, groups: ArrayLike | None, outputs: int, loss: Loss) -> Self:
         """Fit a network with these outputs to targets y, and keep it as a function of X as it was given."""
         self._check_parameters()
-        sites = _sites(len(given), groups, self.agents)
+        sites = _sites(len(given), groups, int(self.agents))
         x = torch.from_numpy(np.ascontiguousarray(given))
         shift, scale = _standards(x) if self.standardize else (torch.zeros(x.shape[1]).double(), torch.ones(1).double())
         seed = int(check_random_state(self.random_state).randint(SEEDS)) if len(self.hidden) else 0
-        module = _network([x.shape[1], *self.hidden, outputs], seed)
+        module = _network([x.shape[1], *map(int, self.hidden), outputs], seed)
         problem = pooled_risk(module, (x - shift) / scale, y, sites, loss)
         network = self._network(len(sites))
-        found = solve(problem, network, self._regularizer(module), self.max_iter, self.tol)
+        found = solve(problem, network, self._regularizer(module), int(self.max_iter), self.tol)
         if not found.converged:
             caller_warnings.warn(
                 f"{type(self).__name__} has not reached tol = {self.tol:g} in max_iter = {self.max_iter} iterations; "
@@ -117,15 +117,15 @@ class _Decentralized(BaseEstimator):  # type: ignore[misc]
         return outputs
 
     def _check_parameters(self) -> None:
-        check_count(self.agents, "agents")
-        check_count(self.max_iter, "max_iter")
+        check_whole(self.agents, "agents", least=1)  # of NumPy too, as searches over parameters give them
+        check_whole(self.max_iter, "max_iter", least=1)
         check_positive_number(self.tol, "tol")
         check_not_negative(self.weight, "weight")
         check_probability(self.l1_ratio, "l1_ratio")
         if self.penalty not in PENALTIES:
             raise invalid("penalty", '"l1", "l2", "elastic" or None', self.penalty)
         for units in self.hidden:
-            check_count(units, "hidden")
+            check_whole(units, "hidden", least=1)
 
     def _regularizer(self, module: nn.Sequential) -> Regularizer:
         """The penalty on all weights and on no bias."""
@@ -329,7 +329,7 @@ def _sites(rows: int, groups: ArrayLike | None, agents: int) -> list[Tensor]:
         return [torch.arange(site, rows, count) for site in range(count)]
     names = np.asarray(groups)
     if names.dtype.kind in "US" and isinstance(groups, list | tuple):
-        names = np.asarray(groups, dtype=object)  # in a list with texts, NumPy makes texts of numbers and NaN
+        names = np.asarray(groups, dtype=object)  # NumPy would turn numbers and NaN among texts into texts
     if names.shape != (rows,):
         raise ValueError(f"groups must have one entry for each of {rows} examples; got shape {list(names.shape)}")
     missing = np.array([*map(_is_missing, names)]) if names.dtype.kind == "O" else names != names  # noqa: PLR0124
@@ -344,6 +344,6 @@ def _sites(rows: int, groups: ArrayLike | None, agents: int) -> list[Tensor]:
 
 
 def _is_missing(name: object) -> bool:
-    """Whether this is None, NaN, which is not equal to itself, also as a time, or NA of pandas, which may be."""
+    """Whether this is None, NaN or NaT, which do not equal themselves, or pandas' NA, which compares to NA."""
     same = name == name  # noqa: PLR0124
     return name is None or not (isinstance(same, bool | np.bool_) and bool(same))

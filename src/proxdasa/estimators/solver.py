@@ -30,7 +30,7 @@ ALPHA = constant(0.3)
 SEARCHED, SHARE = 200, 0.1
 """K of the quick search for γ: the least, and the share of the most iterations. Long searches prefer larger steps."""
 SMALLER = math.sqrt(10)
-"""By how much γ is divided if a run with it does not converge."""
+"""γ is divided by this if a run with it does not converge."""
 ATTEMPTS = 5
 """The most values of γ that are tried."""
 EVERY, PATIENCE = 20, 2

@@ -24,7 +24,8 @@ from proxdasa.runs.setup import Setup
 from proxdasa.tuning import Search, Setting, Tuning, choose
 
 LOOKS = 4
-"""Observations of a search after its start; the last one ranks it, and each may take longer than many iterations."""
+"""Observations of a search after its start. Settings are ranked by the last; each may take longer than many
+iterations."""
 IDLE = 1_000
 """After this many iterations in a row that spend nothing, a method is assumed never to spend anything."""
 

@@ -20,7 +20,7 @@ from proxdasa.schedules import Number, constant
 AGENTS, DIM = 8, 5
 
 Rule = Callable[[Tensor, Tensor], Tensor]
-"""Maps W and the messages that arrived, ``[trials, receiver, sender]``, to the weights that are used."""
+"""Maps W, and which messages arrived ``[trials, receiver, sender]``, to the weights that are used."""
 
 
 def _both_ends(W: Tensor, arrived: Tensor) -> Tensor:

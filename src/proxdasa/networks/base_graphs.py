@@ -58,7 +58,7 @@ def base_graph(agents: int, k: int = 1) -> tuple[csr_array, ...]:
     """
     check_count(agents, "agents")
     check_count(k, "k")
-    k = min(k, max(agents - 1, 1))  # there are no more neighbours
+    k = min(k, max(agents - 1, 1))  # an agent cannot have more neighbours
     check_size(agents, agents * k * 2 * agents.bit_length())
     rounds = _simple(agents, k)
     q = agents

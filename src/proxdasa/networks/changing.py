@@ -1,7 +1,7 @@
 """Networks whose graph changes from round to round.
 
-Each round has its own symmetric, doubly stochastic matrix; after the last one the sequence repeats. A single one need
-not be connected: a matching of agents in pairs is cheap, and many of them in a row reach consensus all the same.
+Each round has its own symmetric, doubly stochastic matrix; after the last one the sequence repeats. The graph of a
+single round need not be connected: matchings of agents in pairs are cheap, and many of them in a row reach consensus.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def random_matchings(graph: "nx.Graph[int]", rounds: int = 64, seed: int = 0) ->
 
 @builder
 def alternating(networks: Sequence[Network]) -> tuple[csr_array, ...]:
-    """Given networks in turn, one in each round; each is one that does not change.
+    """The given networks in turn, one in each round; none of them may itself change from round to round.
 
     Examples:
         >>> network = networks.alternating([networks.ring(6), networks.star(6)])

@@ -275,6 +275,6 @@ def _check_connected(graph: Graph, seed: int, remedy: str) -> None:
     parts = nx.number_connected_components(graph)
     if parts > 1:
         raise ValueError(
-            f"the random graph drawn with seed={seed} is not connected, it falls into {parts} parts: "
+            f"the random graph drawn with seed={seed} is not connected: it falls into {parts} parts; "
             f"try another seed or {remedy}"
         )

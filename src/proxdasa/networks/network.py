@@ -70,7 +70,7 @@ class Network:
     def rho(self) -> float:
         """ρ = max(|λ₂|, |λ_n|): one round of W shrinks disagreement at least by this factor.
 
-        If the graph changes, that is so on average over all rounds: ρ^R = ‖W_R ⋯ W_1 − J‖, with J = 11ᵀ/n.
+        If the graph changes, this holds on average over all rounds: ρ^R = ‖W_R ⋯ W_1 − J‖, with J = 11ᵀ/n.
         """
         return rho_of_rounds(self.rounds) if self.rounds else rho(self.W)
 

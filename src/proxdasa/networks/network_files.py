@@ -133,7 +133,7 @@ def _edge(entries: list[str]) -> tuple[int, int, float | None]:
 
 def _network(edges: Edges, weights: Weights | None) -> csr_array:
     if not edges:
-        raise ValueError("there are no edges in it; give one in each line, such as 0 1, or W in a .csv or .npy file")
+        raise ValueError("it has no edges; give one in each line, such as 0 1, or W in a .csv or .npy file")
     numbers = {agent for edge in edges for agent in edge}
     first, last = min(numbers), max(numbers)
     start = min(first, 1)

@@ -50,7 +50,8 @@ def rho(W: csr_array) -> float:
     else:
         # A connected graph with at most n edges has one cycle at most: it factorises without fill-in, and mixes slowly.
         found = largest(W, near_one=W.nnz <= 3 * n)
-        # Gershgorin: λ_n ≥ 2 min w_ii − 1. With the usual weights that spares the other end of the spectrum.
+        # Gershgorin: λ_n ≥ 2 min w_ii − 1. With the usual weights this makes it unnecessary to compute the other end of
+        # the spectrum.
         if found < 1 - 2 * W.diagonal().min():
             found = max(found, largest(-W))
     if found < 1e-12:

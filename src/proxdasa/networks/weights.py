@@ -64,7 +64,7 @@ def max_degree(graph: Graph) -> csr_array:
 
 
 def best_constant(graph: Graph) -> csr_array:
-    """The weight that, the same on every edge, makes ρ smallest; on uneven graphs it can be too large to use.
+    """The weight, the same on every edge, that makes ρ smallest; on uneven graphs it can be too large to use.
 
         W = I − 2/(λ₁(L) + λ_{n−1}(L)) L
 

@@ -34,7 +34,7 @@ class Buffers:
         for name in changed_buffers(self._module, self._first):
             raise ValueError(
                 f"the forward pass changes the model's buffer {name}, a running statistic of this agent's data; choose "
-                f"what averaged() makes of such: {POLICIES}; GroupNorm and LayerNorm need neither"
+                f"what averaged() does with it: {POLICIES}; GroupNorm and LayerNorm need neither"
             )
 
     @contextmanager

@@ -34,7 +34,7 @@ REMEDY = "unequal numbers of steps? optimizer.common_steps(len(loader)) gives on
 OF_GROUPS = frozenset({"params", "lr", "regularizer", "initial_lr"})
 """The keys that a group of parameters may have; torch's schedulers add the last one."""
 CHANGED = "agents exchange the parameters that they began with; make a new optimizer for others"
-"""Why the set of trained parameters cannot change."""
+"""Why the set of trained parameters must not change."""
 
 
 class Decentralised(Optimizer, ABC):
@@ -52,8 +52,8 @@ class Decentralised(Optimizer, ABC):
         processes: what `engines.connect` returned; by default the processes that this one was started with.
         module: the model, if it has buffers. Those that forward passes change are running statistics, such as those
             of batch normalisation, for which ``buffers`` must then be chosen.
-        buffers: what the model has in `averaged`: "average", the mean of the agents' running statistics, and of
-            counters the maximum; or "local", the agent's own, so that it scores differently in each process.
+        buffers: what the model has within `averaged`: with "average" the means of the agents' running statistics (of
+            counters the maxima), with "local" the agent's own, so that the model scores differently in each process.
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
@@ -290,7 +290,7 @@ class Decentralised(Optimizer, ABC):
             parameter.copy_(view)
 
     def _show_rows(self) -> None:
-        """Put views of our rows into the parameters' states, which torch saves, and whose they are into the groups."""
+        """Put views of our rows into the parameters' states, which torch saves, and note the agent in the groups."""
         self._note(AGENT, self._owner)
         for name, rows in self._rows.items():
             for parameter, view in zip(self._params, self._views(rows), strict=True):

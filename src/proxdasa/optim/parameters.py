@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 AGENT = "agent"
-"""The entry of a group of parameters that says whose state it is."""
+"""The entry of a group of parameters that says which agent's state it is."""
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:

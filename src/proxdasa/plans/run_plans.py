@@ -35,7 +35,7 @@ def settings(setup: Setup, method: type[Algorithm] | None = None) -> dict[str, A
 
 def protocol(mixing: Mixing, every: int = 1) -> dict[str, Any]:
     """The arguments of `plan` that a mixing determines, for a method that sends once in ``every`` iterations."""
-    if isinstance(mixing, Every):
+    while isinstance(mixing, Every):  # which may contain another one
         # The method and the mixing each send in iteration k only if k + 1 is a multiple of their own number.
         every, mixing = math.lcm(every, mixing.period), mixing.mixing
     return {"mixing": mixing if isinstance(mixing, Gossip | Chebyshev) else None, "every": every}

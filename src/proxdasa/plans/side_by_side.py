@@ -1,4 +1,4 @@
-"""Compares all weightings of one graph."""
+"""All weightings of one graph, for a comparison."""
 
 from __future__ import annotations
 

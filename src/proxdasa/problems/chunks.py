@@ -20,7 +20,7 @@ PARAMETERS = 2**22
 
 
 def chunk_size(copies: Copies, others: int) -> int:
-    """How many examples fit into a chunk for each of ``others`` networks, or the other way round."""
+    """How many examples for each of ``others`` networks fit into a chunk, or networks for ``others`` examples."""
     return max(1, CHUNK // (others * copies.fit.width))
 
 

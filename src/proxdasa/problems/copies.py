@@ -22,10 +22,11 @@ from torch.func import functional_call
 
 from proxdasa.checks import invalid
 from proxdasa.modules import torch_generator
-from proxdasa.problems.fitting import ROUNDING, Fit
 from proxdasa.problems.losses import Loss
+from proxdasa.problems.module_checks import ROUNDING, Fit
 from proxdasa.problems.stacked import Forward, batch, chain_forward, is_chain, vmap_forward
 from proxdasa.running_statistics import RunningStatistics
+from proxdasa.torch_internals import write_count
 
 Values = Mapping[str, Tensor]
 """Parameters or buffers of all copies, or of one, by name."""
@@ -63,7 +64,7 @@ class LoopWarning(UserWarning):
 
 
 class Pass(NamedTuple):
-    """What a forward and a backward pass of all copies give."""
+    """The results of a forward and a backward pass of all copies."""
 
     losses: Tensor
     """``[rows]``"""
@@ -79,8 +80,8 @@ class _Constant(NamedTuple):
     owner: nn.Module
     key: str
     tensor: Tensor
-    version: int
-    """How often torch has changed it in place."""
+    writes: int | None
+    """How often it was written to."""
     value: Tensor
 
 
@@ -130,7 +131,7 @@ class Copies:
         r: Tensor | None,
         into: Tensor | None,
     ) -> Pass:
-        """`losses_and_grads`, but for a check. Parameters are leaves: views of x that no gradient passes through."""
+        """`losses_and_grads` without its check. Parameters are leaves: views of x that no gradient passes through."""
         with torch.enable_grad():
             leaves = {name: view.detach().requires_grad_() for name, view in self._parameters(x).items()}
             each, statistics = self._losses(leaves, self._buffers(r), inputs, targets, seeds)
@@ -177,7 +178,7 @@ class Copies:
         return self.loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2]), {}
 
     def _single(self, own: Values, buffers: Values, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Values]:
-        """The losses of one copy, and its buffers afterwards, which are then those in ``held``."""
+        """The losses of one copy, and its buffers after the forward pass."""
         held = {**own, **{name: values.clone() for name, values in buffers.items()}}
         losses = self.loss(functional_call(self.module, held, (inputs,)), targets).flatten()
         return losses, {name: held[name] for name in buffers}
@@ -204,10 +205,10 @@ class Copies:
         return {name: part.view(-1, *shape) for (name, shape), part in shaped}
 
     def _check_constants(self) -> None:
-        """Refuse buffers that two examples left as they were and others change: all copies share them."""
+        """Refuse buffers that some examples change although the first two did not: all copies share them."""
         for held in self._constants:
             now: Tensor = getattr(held.owner, held.key)
-            written = now is not held.tensor or now._version != held.version
+            written = now is not held.tensor or write_count(now) != held.writes
             if written and not torch.equal(now, held.value):
                 raise ValueError(
                     f"the forward pass changes the buffer {held.key} of {type(held.owner).__name__} for some batches, "
@@ -218,7 +219,7 @@ class Copies:
     def _constants(self) -> list[_Constant]:
         running = self.running.first if self.running else {}
         return [
-            _Constant(owner, name.rpartition(".")[2], values, values._version, values.clone())
+            _Constant(owner, name.rpartition(".")[2], values, write_count(values), values.clone())
             for prefix, owner in self.module.named_modules()
             for name, values in owner.named_buffers(prefix, recurse=False)
             if name not in running
@@ -269,7 +270,7 @@ def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
     if copies.fit.random and copies.path != "loop":
         return "it draws random numbers, such as dropout's, and each copy needs its own"
     if copies.path == "chain":
-        return "" if is_chain(copies.module) else "it is not a chain of layers that can be stacked"
+        return "" if is_chain(copies.module, inputs.ndim) else "it is not a chain of layers that can be stacked"
     # Two copies that differ: with one, or with equal ones, a path that ignored the parameters it is given would pass.
     x, r, expected = _two_by_themselves(copies, inputs, targets)
     both = inputs.expand(2, *inputs.shape), targets.expand(2, *targets.shape)
@@ -337,7 +338,7 @@ def _rows(parameters: Values, buffers: Values, rows: int) -> list[dict[str, Tens
 
 @contextmanager
 def _named(seeds: Tensor | None) -> Iterator[Callable[[int], object]]:
-    """Context manager with a function that names the random numbers of a row, by the row's word in ``seeds``."""
+    """Context manager that yields a function, which seeds torch's generator for a row by its word in ``seeds``."""
     if seeds is None:
         yield lambda _row: None
         return

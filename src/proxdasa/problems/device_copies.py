@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from proxdasa.devices import CPU
 from proxdasa.modules import convert
 from proxdasa.problems.copies import Copies
-from proxdasa.problems.modes import copy_modes
 from proxdasa.problems.starting_points import flatten
+from proxdasa.problems.training_modes import copy_modes
 from proxdasa.running_statistics import RunningStatistics
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Moved:
     """Where examples, networks and weights are."""
 
     def to_device(self, device: torch.device) -> Supervised:
-        """The same problem, with examples and networks on another device; two of the examples are tried there."""
+        """The same problem, with examples and networks on another device, where two of the examples are tried."""
         own = cast("Supervised", self)
         name = type(own._module).__name__
         if own._random:

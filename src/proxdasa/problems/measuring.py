@@ -1,4 +1,4 @@
-"""What a run needs to measure a problem of examples fast, and to know what that costs."""
+"""A faster way to measure problems that consist of examples, and an estimate of what measuring costs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Measured(Moved):
         """A faster way to evaluate and score points that all agents share, if there is one; equal up to rounding."""
         own = cast("Supervised", self)
         if own._device.type != "cpu":
-            return None  # it is made for the cache of a CPU core
+            return None  # the faster way is made for the cache of a CPU core
         data, tests = own.examples, None
         if data.test_x is not None and data.test_y is not None:
             tests = Examples(own._cast(data.test_x), own._cast(data.test_y))

@@ -1,4 +1,4 @@
-"""The floating-point type in which a problem is computed, and whether its data have more digits."""
+"""The floating-point type in which a problem is computed, and a check whether its data have more digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_dtype(data: Examples) -> torch.dtype:
 
 
 def check_precision(data: Dataset, dtype: torch.dtype) -> None:
-    """Warn if numbers that were just read from files are rounded where they are computed in this type.
+    """Warn if numbers that were just read from files are rounded when they are cast to this type.
 
     Raises:
         ValueError: if one of them is too large for the type.

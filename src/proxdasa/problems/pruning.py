@@ -100,7 +100,7 @@ def _outgoing(layer: Affine, following: Affine) -> Tensor:
 
 
 def _constants(layer: Affine, between: Sequence[nn.Module], following: Affine) -> tuple[Tensor, Tensor]:
-    """What each neuron passes on if its weights are zero, and whether that is the same constant everywhere."""
+    """The output of each neuron if its weights are zero, and whether that is the same constant everywhere."""
     value = layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias.clone()
     exact = torch.ones_like(value, dtype=torch.bool)
     for each in between:

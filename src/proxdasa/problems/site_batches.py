@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from proxdasa import samples
 from proxdasa.devices import CPU
-from proxdasa.problems.fitting import Fit
+from proxdasa.problems.module_checks import Fit
+from proxdasa.torch_internals import BatchNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,7 @@ def check_filled_batches(module: nn.Module, fit: Fit, sizes: list[int], batch_si
     layers = [
         (f"the layer {name!r}", "normalises over a batch")
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None)
+        if isinstance(layer, BatchNorm) and (layer.training or layer.running_mean is None)
     ]
     layers += [(f"the layer {name.rpartition('.')[0]!r}", "keeps statistics of its batches") for name in fit.running]
     if not fit.apart:

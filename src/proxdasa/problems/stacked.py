@@ -17,19 +17,26 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from proxdasa.torch_internals import has_hooks, parameter_names, warn_of_slow_vmap
+
 Parameters = Mapping[str, Tensor]
 Forward = Callable[[Parameters, Tensor], Tensor]
 
 ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 POOLS = (nn.MaxPool2d, nn.AvgPool2d)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+IMAGES = 4
+"""The axes of a batch of images, ``[N, C, H, W]``."""
 
 _SWITCH, _INSIDE = threading.Lock(), list[None]()
 
 
-def is_chain(module: nn.Module) -> bool:
-    """Whether a module is a chain of layers that can be stacked."""
-    return type(module) is nn.Sequential and _plain(module)
+def is_chain(module: nn.Module, axes: int = IMAGES) -> bool:
+    """Whether a module is a chain of layers that can be stacked, for inputs with so many axes."""
+    if type(module) is not nn.Sequential or not _is_plain(module):
+        return False
+    # Of inputs [N, H, W] a layer for images takes the N examples for channels.
+    return axes == IMAGES or not any(isinstance(layer, (nn.Conv2d, *POOLS)) for layer in module)
 
 
 def chain_forward(chain: nn.Sequential, frozen: Parameters) -> Forward:
@@ -59,24 +66,23 @@ def vmap_forward(module: nn.Module) -> Forward:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager in which vmap does not warn; torch has no public switch for that.
+    """Context manager in which vmap does not warn.
 
-    All threads share the switch, so the last one that leaves turns it on again.
+    All threads share the switch, so the last one that leaves turns the warning on again.
     """
-    switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda _on: None)
     with _SWITCH:
         _INSIDE.append(None)
-        switch(False)
+        warn_of_slow_vmap(False)
     try:
         yield
     finally:
         with _SWITCH:
             _INSIDE.pop()
-            switch(not _INSIDE)
+            warn_of_slow_vmap(not _INSIDE)
 
 
-def _plain(chain: nn.Sequential) -> bool:
-    """Whether a chain does what its layers' types say: each is known, with weights of its own, and as torch made it."""
+def _is_plain(chain: nn.Sequential) -> bool:
+    """Whether all layers of a chain are of known types, have weights of their own and are not modified."""
     names = [name for name, _ in chain.named_parameters(remove_duplicate=False)]
     # A tensor under two names is listed twice by name but once as a parameter; the second test finds a layer that is in
     # the chain twice. Stacked parameters would come apart in either case.
@@ -85,13 +91,14 @@ def _plain(chain: nn.Sequential) -> bool:
 
 
 def is_changed(layer: nn.Module) -> bool:
-    """Whether a layer does more than the forward method of its type: hooks, which torch has no public way to list."""
-    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks
-    return any(hooks) or "forward" in vars(layer)
+    """Whether a layer does more than the forward method of its type, because of hooks or a forward of its own."""
+    return has_hooks(layer) or "forward" in vars(layer)
 
 
 def _is_known(layer: nn.Module) -> bool:
     """Whether a layer is of a known type; subclasses are not, because they may override forward."""
+    if isinstance(layer, (nn.Linear, nn.Conv2d)) and not {"weight", "bias"} <= parameter_names(layer):
+        return False  # one of them is no parameter, but a buffer, say, and would be missing in stacked copies
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros"
     if type(layer) is nn.Flatten:
@@ -108,8 +115,8 @@ def _expand(parameters: Parameters, rows: int) -> dict[str, Tensor]:
 
 def _run_chain(chain: nn.Sequential, parameters: Parameters, x: Tensor) -> Tensor:
     rows, folded = x.shape[0], False
-    for index, layer in enumerate(chain):
-        weight, bias = parameters.get(f"{index}.weight"), parameters.get(f"{index}.bias")
+    for name, layer in chain.named_children():  # a name need not be the layer's place
+        weight, bias = parameters.get(f"{name}.weight"), parameters.get(f"{name}.bias")
         # Each change of layout copies all activations, so copies stay folded from the first convolution to the next
         # layer that needs them apart; layers that act on each number by itself work either way.
         if isinstance(layer, (nn.Conv2d, *POOLS)) and not folded:

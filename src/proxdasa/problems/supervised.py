@@ -15,24 +15,24 @@ from proxdasa.contracts import Evaluation, Peers, Running, Solved
 from proxdasa.data import Dataset, Examples, Partition, Shuffled, Sizes
 from proxdasa.modules import (
     Model,
-    check_constants,
-    check_trained,
+    check_model,
     convert,
     describe_model,
     fill,
     make_module,
+    take_model,
     take_solution,
     trained_shapes,
 )
 from proxdasa.problems.chunks import evaluate_parts, outputs_of, sample_pass, scores_of
 from proxdasa.problems.copies import Copies, Pass, Path
-from proxdasa.problems.fitting import two_examples
 from proxdasa.problems.losses import Loss, cross_entropy
 from proxdasa.problems.measuring import Measured
-from proxdasa.problems.modes import copy_modes, evaluating_copies, training_copies
+from proxdasa.problems.module_checks import two_examples
 from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
 from proxdasa.problems.starting_points import Initial, check_initial, starting_points
+from proxdasa.problems.training_modes import copy_modes, evaluating_copies, training_copies
 from proxdasa.running_statistics import Policy, RunningStatistics, check_policy, check_statistics
 
 
@@ -49,7 +49,7 @@ class Supervised(Measured):
     requires_grad is False, and buffers are constants: no part of x, and the same for all agents and trials. `module`
     puts x back into a network. A batch is drawn without replacement at every iteration; an agent with at most
     ``batch_size`` examples takes all of them, so that its gradient is exact. ``model`` is a function that makes the
-    network, or a network, whose parameters are then the starting point of all agents. With a function, ``initial``
+    network, or a network, which is copied: its parameters are the start of all agents. With a function, ``initial``
     chooses the start: PyTorch's initialisation once per trial ("shared"), once per trial and agent ("each", as the
     authors did), or "zeros"; its constants are those of the network that it makes after torch.manual_seed(0). ``first``
     is the number of the first agent, for a part of a larger network, and ``mean_size`` the mean of |D_i| over all its
@@ -100,8 +100,8 @@ class Supervised(Measured):
         check_count(self.batch_size, "batch_size")
         check_initial(self.initial, self.model)
         object.__setattr__(self, "dtype", self.dtype or default_dtype(self.data))
-        check_trained(self._module)
-        check_constants(self.model, self._module)
+        object.__setattr__(self, "model", take_model(self.model))
+        check_model(self.model, self._module)
         if self.data.here:
             object.__setattr__(self, "partition", self.partition or self.data.partition or Shuffled())
             _ = self.parts  # refuses a partition that does not fit now rather than in the first step
@@ -258,7 +258,7 @@ class Supervised(Measured):
         return outputs_of(self._evaluating, x, self._cast(inputs), self._check_buffers(buffers))
 
     def _keep_trial(self, **changes: Any) -> Supervised:
-        """The same network for some of the examples on which it was tried, without trying it again."""
+        """The same problem with some fields changed, whose network need not be tried again."""
         part, kept = object.__new__(type(self)), {entry.name: getattr(self, entry.name) for entry in fields(self)}
         training, evaluating = copy_modes(self._training, self._evaluating, convert(self._module, self.dtype))
         vars(part).update(kept | changes, _module=self._module, _training=training, _evaluating=evaluating)

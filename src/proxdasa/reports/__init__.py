@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from proxdasa.reports.comparison import Comparison, default_measures
     from proxdasa.reports.comparison import compare as compare_runs
     from proxdasa.reports.curves import Curve, Run, Spread, finals
+    from proxdasa.reports.experiment_figures import (
+        LEVEL_MEASURES,
+        GraphRun,
+        draw_levels,
+        draw_rounds,
+        plateau_sheet,
+        rounds_sheet,
+    )
     from proxdasa.reports.figures import draw, draw_comparison, draw_runs, drawable, second_half, shown_curve
     from proxdasa.reports.loading import load_runs, salvage
     from proxdasa.reports.page import write_page
@@ -25,7 +33,6 @@ if TYPE_CHECKING:
         robustness_sheet,
         rules_sheet,
     )
-    from proxdasa.reports.studies import LEVEL_MEASURES, GraphRun, draw_levels, draw_rounds, plateau_sheet, rounds_sheet
     from proxdasa.reports.table_files import Cell, Sheet
     from proxdasa.reports.tables import Line, Slope, Table, compare, end_sheet, shorten_comparison, summarise, write_csv
     from proxdasa.reports.texts import visible

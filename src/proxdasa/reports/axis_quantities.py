@@ -69,7 +69,7 @@ COSTS = (
     "samples", "gradients", "full_gradients", "rounds", "vectors", "bytes", "wire_bytes",
     "seconds", "computation", "communication", "waiting", "epochs",
 )  # fmt: skip
-"""What a row has besides measures."""
+"""The quantities of a row that are not measures."""
 
 
 def _gradients(row: Row) -> float:
@@ -103,8 +103,8 @@ def quantity(name: str) -> Quantity:
     return QUANTITIES.get(name, Quantity(name))
 
 
-def spent(amount: float, axis: str) -> str:
-    """An amount of what an axis counts, as text."""
+def cost_text(amount: float, axis: str) -> str:
+    """An amount of a cost as text, such as "1,000 communication rounds"."""
     names = {"k": "iterations", "seconds": "seconds of the simulation of all trials"}
     name = names.get(axis, quantity(axis).name)
     if amount == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxdasa.reports.axis_quantities import quantity, spent
+from proxdasa.reports.axis_quantities import cost_text, quantity
 from proxdasa.reports.comparison import Comparison
 from proxdasa.reports.ranking import quantity_of
 from proxdasa.reports.table_files import Cell, Sheet
@@ -33,7 +33,7 @@ class BudgetSummary:
         for comparison, sheet in zip(self.comparisons, sheets, strict=True):
             place = list(sheet.columns).index(self.measure)
             bold |= {(i, len(columns)) for i, j in sheet.bold if j == place}
-            columns[f"{self.measure}_by_{comparison.axis}"] = f"after {spent(comparison.budget, comparison.axis)}"
+            columns[f"{self.measure}_by_{comparison.axis}"] = f"after {cost_text(comparison.budget, comparison.axis)}"
             for row, cells in zip(rows, sheet.rows, strict=True):
                 row.append(cells[place])
         notes = [

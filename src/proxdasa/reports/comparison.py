@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, measures, quantity, spent, value
+from proxdasa.reports.axis_quantities import AXES, OWN_GAMMA, cost_text, measures, quantity, value
 from proxdasa.reports.curves import Run, distinctions, spread
 from proxdasa.reports.loading import Recorded, as_runs, brief, distinguishing, flatten
 from proxdasa.reports.paired_tests import LEVEL, PairedTest, Verdict, choose_test, judge
@@ -77,7 +77,7 @@ def default_measures(runs: Sequence[Run]) -> list[str]:
 
 
 def _budget(runs: Sequence[Run], axis: str) -> float:
-    """The least of what the runs have spent at their ends.
+    """The smallest amount that a run has spent by its end.
 
     Runs that stopped because they were done, or of which a trial diverged, set no limit.
     """
@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def _others(self) -> list[str]:
-        """What distinguishes the runs of a method in the table."""
+        """For each run, what distinguishes it from other runs of its method in the table."""
         return distinctions(self.runs) if self.by is None else self.groups
 
     @property
@@ -180,7 +180,7 @@ class Comparison:
             ends = {row["trial"]: value(row, self.axis) for row in run.rows if value(row, self.axis) <= within}
             last = min(ends.values(), default=self.budget)
             if not _done(run) and not divergences(run) and last < (1 - EARLY) * self.budget:
-                found.append(f"{name}: its last observation within the budget was after {spent(last, self.axis)}.")
+                found.append(f"{name}: its last observation within the budget was after {cost_text(last, self.axis)}.")
         return found
 
     def at_budget(self, run: Run, measure: str) -> dict[int, float]:
@@ -189,7 +189,7 @@ class Comparison:
         rows = [row for row in run.rows if value(row, self.axis) <= within]
         if not rows:
             raise ValueError(
-                f"{run.title}, {run.label} was never observed within {spent(self.budget, self.axis)}; "
+                f"{run.title}, {run.label} was never observed within {cost_text(self.budget, self.axis)}; "
                 "choose a larger budget, or observe more often"
             )
         return {row["trial"]: value(row, measure) for row in rows}
@@ -270,7 +270,7 @@ class Comparison:
 
     def _caption(self) -> str:
         """What the numbers are, for the caption of a table."""
-        return f"After {spent(self.budget, self.axis)}: {self.statistics}"
+        return f"After {cost_text(self.budget, self.axis)}: {self.statistics}"
 
     @property
     def statistics(self) -> str:

@@ -117,14 +117,14 @@ def draw_runs(
     names, looks, legend = run_looks(runs, others)
     labelled = [replace(run, label=name) for run, name in zip(runs, names, strict=True)]
     panels = [_cost_panel(labelled, measure, axis) for measure in measures]
-    panels[0] = replace(panels[0], title=_tell_divergence(labelled))
+    panels[0] = replace(panels[0], title=_divergence_title(labelled))
     beside = 1 if width == "column" else 2 if len(panels) == 4 else min(3, len(panels))
     grid = [panels[i : i + beside] for i in range(0, len(panels), beside)]
     return draw_panels(grid, path, looks=looks, legend=legend, printed=WIDTHS[width])
 
 
-def _tell_divergence(runs: Sequence[Run]) -> str:
-    """A title on runs whose curves end early, or leave the panels."""
+def _divergence_title(runs: Sequence[Run]) -> str:
+    """A title that says which runs diverged, because their curves end early or leave the panels."""
     lost = [run.label for run in runs if divergences(run)]
     told = f"diverged: {', '.join(lost)}"
     return "" if not lost else told if len(told) < 45 else f"{len(lost)} of {len(runs)} runs diverged"
@@ -194,7 +194,7 @@ def late_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def _few(mean: Array) -> bool:
-    """Whether the line from the start is all there is to see of a curve."""
+    """Whether a curve has so few points that little is left of it without the start."""
     return len(mean) < 3
 
 

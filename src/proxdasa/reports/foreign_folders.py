@@ -123,7 +123,7 @@ OPTIONAL: dict[str, dict[str, Test]] = {
 
 
 def _config(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
-    config: dict[str, Any] = _plain(path, found)
+    config: dict[str, Any] = _escape(path, found)
     for name, needed in NEEDED.items():
         table = config[name] if name else config
         where, stem = (f" in {name}", f"{name}.") if name else ("", "")
@@ -137,19 +137,19 @@ def _config(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _plain(path: Path, value: Any, depth: int = 0) -> Any:
+def _escape(path: Path, value: Any, depth: int = 0) -> Any:
     """The value with control characters escaped in all its texts."""
     if depth > DEEPEST:
         raise ValueError(f"{path}: tables are nested more than {DEEPEST} deep")
     if isinstance(value, Mapping):
-        return {visible(key): _plain(path, inner, depth + 1) for key, inner in value.items()}
+        return {visible(key): _escape(path, inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_plain(path, inner, depth + 1) for inner in value]
+        return [_escape(path, inner, depth + 1) for inner in value]
     return visible(value) if isinstance(value, str) else value
 
 
 def _check_rows(path: Path, rows: list[records.Row], trials: int) -> None:
-    """Refuse records that are not of a run, and replace numbers that count as infinite by NaN, or as 0 by 0."""
+    """Refuse records that no run writes; replace numbers that count as infinite by NaN, and as 0 by 0."""
     (is_trial, trial_range), (is_k, k_range) = _whole(0, trials - 1), _whole(0)
     last, seen = 0, set[int]()
     for number, row in enumerate(rows):

@@ -219,7 +219,7 @@ def distinguishing(keys: Sequence[str], flat: Sequence[Mapping[str, Any]]) -> li
 
 
 def brief(setting: Any) -> Any:
-    """A setting without the digits that only rounding has put there: 0.15 for 0.15000000000000002."""
+    """A setting without digits that are due to rounding: 0.15 for 0.15000000000000002."""
     return float(f"{setting:.12g}") if isinstance(setting, float) else setting
 
 

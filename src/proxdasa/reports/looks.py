@@ -82,7 +82,7 @@ def run_looks(runs: Sequence[Run], others: Sequence[str] | None = None) -> Looks
         name: {**colours[run.title], "linestyle": styles.get(text, "-")}
         for name, run, text in zip(names, runs, more, strict=True)
     }
-    if not all(more):  # otherwise a solid line would mean a value and none
+    if not all(more):  # a run without a text is solid too, so the legend lists all runs
         return Looks(names, looks, looks)
     legend = colours | {text: {"color": "0.4", "linestyle": style} for text, style in styles.items()}
     return Looks(names, looks, legend)

@@ -131,7 +131,7 @@ def contents(
                 "colour": looks[labels[i]]["color"].replace("#000000", "currentColor"),
                 "dash": svg_dash(looks[labels[i]]),
                 "trials": run.trials,
-                "x": {axis: _plain(thin[i].curve(axis).mean, 7) for axis in axes if thin[i].has(axis)},
+                "x": {axis: _round(thin[i].curve(axis).mean, 7) for axis in axes if thin[i].has(axis)},
                 "curves": {key: _curve(thin[i], key) for key in recorded if thin[i].has(key)},
                 "settings": {key: value for key, value in settings[i].items() if key not in shared},
                 "differences": differences(run),
@@ -150,7 +150,7 @@ def contents(
 
 
 def _network(run: Run) -> str:
-    """A key that is the same for runs whose networks are drawn alike."""
+    """A key that is the same for runs whose networks have the same drawing."""
     return repr([run.agents, *(run.config["facts"].get(key) for key in ("rho", "rounds", "edges"))])
 
 
@@ -176,9 +176,9 @@ def _curve(run: Run, measure: str) -> Plain:
     hidden = [None] * (len(run.curve("k").x) - len(curve.x))
     log = _log_range(curve)
     linear = second_half([curve]) if log or not quantity(measure).log else late_range([curve])
-    plain: Plain = {"mean": hidden + _plain(curve.mean), "linear": list(linear), "log": log}
+    plain: Plain = {"mean": hidden + _round(curve.mean), "linear": list(linear), "log": log}
     if np.isfinite(curve.half).any():
-        plain |= {"half": hidden + _plain(curve.half), "lowest": hidden + _plain(curve.lowest)}
+        plain |= {"half": hidden + _round(curve.half), "lowest": hidden + _round(curve.lowest)}
     return plain
 
 
@@ -189,7 +189,7 @@ def _log_range(curve: Curve) -> tuple[float, float] | None:
     return float(mean[mean > 0].min()), ceiling([curve]) or float(mean.max())
 
 
-def _plain(numbers: Array, digits: int = 5) -> list[float | None]:
+def _round(numbers: Array, digits: int = 5) -> list[float | None]:
     """Numbers rounded to save space, with None for NaN, which JSON lacks."""
     short = [float(f"{number:.{digits}g}") if np.isfinite(number) else None for number in numbers.tolist()]
     return [int(number) if number is not None and number.is_integer() else number for number in short]
@@ -197,7 +197,7 @@ def _plain(numbers: Array, digits: int = 5) -> list[float | None]:
 
 def _errors(run: Run) -> Plain:
     try:
-        return {"errors": _plain(np.array(disagreement(run)))}
+        return {"errors": _round(np.array(disagreement(run)))}
     except (ValueError, OSError) as error:
         return {"unknown": str(error)}
 

@@ -92,7 +92,7 @@ def judge(test: PairedTest, differences: Sequence[Sequence[float]]) -> list[Verd
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number m: the i-th smallest times m − i + 1, and none below a smaller one's."""
+    """p-values corrected for their number m: the i-th smallest times m − i + 1, and no less than a smaller one's."""
     p, m = np.asarray(p_values, dtype=float), len(p_values)
     order = p.argsort(kind="stable")
     corrected = np.empty(m)

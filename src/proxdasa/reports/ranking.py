@@ -54,7 +54,7 @@ def hindrance(measure: str, runs: Sequence[Run]) -> str:
 
 
 def difference(measure: str, runs: Sequence[Run]) -> str:
-    """In what the runs differ, so that a measure means something else for each; empty if in nothing."""
+    """What the runs differ in that makes a measure mean something else for each; empty if there is nothing."""
     for what, of in {"site": _site, "problem": _problem, **_BESIDES.get(measure, {})}.items():
         if len({repr(of(run)) for run in runs}) > 1:
             return f"the runs differ in their {what}"
@@ -104,4 +104,4 @@ _BESIDES = {
     "table_stationarity": {"regularizer": _measured_penalty, "number of agents": lambda run: run.agents},
     **{measure: {"regularizer": _penalty} for measure in OWN_GAMMA},
 }
-"""What has to be the same besides the problem; ‖X − X̄‖² is a sum over agents."""
+"""What must be the same besides the problem; ‖X − X̄‖² is a sum over agents, so their number must be."""

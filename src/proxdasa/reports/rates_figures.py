@@ -102,7 +102,7 @@ def fit_power(x: Sequence[float], values: Array) -> Estimate:
     return jackknife(lambda weights: slope(x, (values @ weights).tolist()), values.shape[1])
 
 
-def departure(x: Sequence[float], means: Array) -> float:
+def largest_departure(x: Sequence[float], means: Array) -> float:
     """The largest distance of a point from its fitted power law, in percent."""
     logs = np.log(means)
     line = np.polyval(np.polyfit(np.log(x), logs, 1), np.log(x))
@@ -152,7 +152,7 @@ def rates_sheet(rates: Rates) -> Sheet:
             at, values = _points(mine, x)
             if len(at) > 1:
                 fit = fit_power(at, values)
-                rows.append([what, title, label, *fit, "-0.5", departure(at, values.mean(axis=1))])
+                rows.append([what, title, label, *fit, "-0.5", largest_departure(at, values.mean(axis=1))])
     lengths = [each for each in transients(rates) if not each.why]
     for method in dict.fromkeys(each.method for each in lengths):
         rings = [each for each in lengths if each.method == method]
@@ -171,7 +171,7 @@ def rates_sheet(rates: Rates) -> Sheet:
 
 def _fit_lengths(what: str, rings: Sequence[Transient], x: Sequence[float], theory: str) -> list[Cell]:
     fit = jackknife(lambda weights: slope(x, [each.of(weights) for each in rings]), rings[0].trials)
-    worst = departure(x, np.array([each.K.value for each in rings]))
+    worst = largest_departure(x, np.array([each.K.value for each in rings]))
     return [what, rings[0].method, ONE, *fit, theory, worst]
 
 

@@ -37,7 +37,7 @@ def divergences(run: Run) -> dict[int, Mapping[str, int]]:
 
 
 def loss_of(run: Run) -> str:
-    """How many trials diverged, in the place of a result; empty if none did."""
+    """A text that takes the place of a result if trials diverged; empty if none did."""
     lost = divergences(run)
     return f"{len(lost)} of {len(run.began)} diverged" if lost else ""
 

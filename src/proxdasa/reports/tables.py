@@ -53,7 +53,7 @@ class Line:
     lost: Mapping[str, str] = field(default_factory=dict)
     """Measures that were recorded and have no value at the end, and why: the run diverged, or they are not finite."""
     diverged: str = ""
-    """How many trials diverged, if there are other runs: then means over the others would flatter this one."""
+    """How many trials diverged, if there are other runs: the means over its remaining trials would flatter this run."""
 
 
 @dataclass(frozen=True)

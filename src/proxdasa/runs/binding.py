@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
@@ -12,16 +11,11 @@ from torch import Tensor
 
 from proxdasa import samples
 from proxdasa.checks import InvalidArgumentError, check_finite, check_not_negative, invalid
-from proxdasa.contracts import Algorithm
+from proxdasa.contracts import Algorithm, parameters_of, replace_unchecked
 from proxdasa.descriptions import describe
 from proxdasa.devices import CPU
 from proxdasa.regularizers.penalty_weights import weights_within
 from proxdasa.schedules import Alpha, Number, Schedule
-
-
-def parameters(algorithm: Algorithm) -> dict[str, Any]:
-    """The parameters of a method by name."""
-    return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}  # type: ignore[arg-type]
 
 
 def bind(
@@ -29,7 +23,7 @@ def bind(
 ) -> Algorithm:
     """The algorithm with its schedules bound to n and K, and its per-trial parameters in the run's type."""
     changes: dict[str, Any] = {}
-    for name, value in parameters(algorithm).items():
+    for name, value in parameters_of(algorithm).items():
         for given in value.parameters.values() if isinstance(value, Schedule) else (value,):
             _check_range(name, given, trials, dtype)
         if isinstance(value, Schedule):
@@ -56,10 +50,7 @@ def as_rows(x0: Any, dtype: torch.dtype) -> Tensor:
 
 def _move(bound: Algorithm, device: torch.device) -> Algorithm:
     """The algorithm with its per-trial parameters on a device; they were checked on the host."""
-    moved = copy.copy(bound)
-    for name, value in parameters(bound).items():
-        object.__setattr__(moved, name, _move_value(value, device))
-    return moved
+    return replace_unchecked(bound, {name: _move_value(value, device) for name, value in parameters_of(bound).items()})
 
 
 def _move_value(value: Any, device: torch.device) -> Any:
@@ -71,14 +62,14 @@ def _move_value(value: Any, device: torch.device) -> Any:
     return (lambda k: _move_value(value(k), device)) if callable(value) else value
 
 
-def check_weights(thing: Any, name: str, trials: int, dtype: torch.dtype) -> None:
+def check_trial_weights(thing: Any, name: str, trials: int, dtype: torch.dtype) -> None:
     """Refuse weights per trial of a regularizer, or of another object that has one, that do not fit the run."""
     for path, weight in weights_within(thing, name):
         _check_range(path, weight.tensor, trials, dtype)
 
 
 def draw_random_iterates(algorithm: Algorithm, iterations: int, trials: int, seed: int) -> dict[int, list[int]]:
-    """For each iterate, the trials whose R it is. R is drawn before the run begins, so only these iterates are kept.
+    """For each iterate, the trials whose x^R it is. R is drawn before the run begins, so only these iterates are kept.
 
     P(R = k) ∝ α_k for k = 1..K; uniform for methods that average no gradients.
     """

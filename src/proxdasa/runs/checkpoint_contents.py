@@ -69,7 +69,11 @@ class Expected:
         fits: dict[str, Callable[[Any], bool]] = {
             "observed": lambda value: _whole(value, -1, k),
             "seconds": _amount,
-            "counts": lambda value: isinstance(value, dict) and all(map(_amount, value.values())),
+            "counts": lambda value: (
+                isinstance(value, dict)
+                and all(map(_amount, value.values()))
+                and float(value.get("rounds", 0.5)).is_integer()  # events are named by it, so it must be known
+            ),
             "diverged": lambda value: (
                 isinstance(value, dict)
                 and all(_whole_text(trial, trials - 1) for trial in value)

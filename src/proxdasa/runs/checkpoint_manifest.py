@@ -20,7 +20,7 @@ _SEAL = b'{\n  "sha256": "'
 
 
 class DamagedError(Exception):
-    """A checkpoint is not as it was written."""
+    """A checkpoint has changed since it was written."""
 
 
 class Manifest(NamedTuple):
@@ -45,7 +45,7 @@ class Manifest(NamedTuple):
         data = _read_bytes(path)
         rest = data[len(_SEAL) + 64 :]
         if data != _SEAL + sha256(rest).encode() + rest:
-            raise DamagedError(f"{path} is not as it was written")
+            raise DamagedError(f"{path} has changed since it was written")
         try:
             entries = {"contents": {}, **json.loads(data)}
             del entries["sha256"]
@@ -59,13 +59,13 @@ class Manifest(NamedTuple):
         return manifest
 
     def read_file(self, path: Path) -> bytes:
-        """The bytes of one of its files, known to be as they were written."""
+        """The bytes of one of its files, verified to be as they were written."""
         data, size = _read_bytes(path), self.files[path.name]["size"]
         # The file of rows may have grown since: later checkpoints append to it under other names.
         if len(data) < size or (len(data) > size and path.name != ROWS):
-            raise DamagedError(f"{path} has {len(data)} bytes where {size} were written")
+            raise DamagedError(f"{path} has {len(data)} bytes, but {size} were written")
         if sha256(data[:size]) != self.files[path.name]["sha256"]:
-            raise DamagedError(f"{path} is not as it was written")
+            raise DamagedError(f"{path} has changed since it was written")
         return data[:size]
 
 

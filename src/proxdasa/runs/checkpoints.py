@@ -101,7 +101,7 @@ class Checkpoints:
         start again from the beginning unless asked to.
         """
         skipped: list[str] = []
-        for place in reversed(self._found(_NUMBER)):
+        for place in reversed(self._entries(_NUMBER)):
             try:
                 checkpoint = self._read(place, check)
             except _ForeignError as error:
@@ -115,7 +115,7 @@ class Checkpoints:
                 caller_warnings.warn(f"{reason}; the run continues from {place.name}", CheckpointWarning)
             self._good.add(checkpoint.k)
             return checkpoint
-        skipped += [f"{place} was found damaged before" for place in self._found(_ASIDE)]
+        skipped += [f"{place} was found damaged before" for place in self._entries(_ASIDE)]
         if skipped:
             raise ValueError(
                 f"{self.folder} holds no checkpoint from which this run can continue ({'; '.join(skipped)}); "
@@ -125,7 +125,7 @@ class Checkpoints:
 
     def _put(self, checkpoint: Checkpoint, place: Path) -> None:
         disk.make(self.folder)
-        for stale in self._found(_PARTIAL):
+        for stale in self._entries(_PARTIAL):
             shutil.rmtree(stale, ignore_errors=True)
         if place.is_dir() and not self._is_damaged(place):
             return
@@ -164,7 +164,7 @@ class Checkpoints:
 
     def _prune(self) -> None:
         """Remove all but the last two; those from before this run was resumed are verified first."""
-        places = self._found(_NUMBER)
+        places = self._entries(_NUMBER)
         kept = [place for place in places if int(place.name) in self._good][-_KEPT:]
         for place in places[: places.index(kept[0])] if len(kept) == _KEPT else ():
             try:
@@ -178,7 +178,7 @@ class Checkpoints:
             except OSError as error:
                 caller_warnings.warn(f"{place} could not be removed: {error}", CheckpointWarning)
 
-    def _found(self, name: re.Pattern[str]) -> list[Path]:
+    def _entries(self, name: re.Pattern[str]) -> list[Path]:
         """The entries of the folder with such a name, oldest first."""
         paths = self.folder.iterdir() if self.folder.exists() else ()
         return sorted((path for path in paths if name.fullmatch(path.name)), key=lambda path: (len(path.name), path))
@@ -200,11 +200,11 @@ class Checkpoints:
             checkpoint = Checkpoint(manifest.k, load(contents[STATE]), rows, manifest.notes)
             check(checkpoint)
         except Exception as error:  # a correct hash says nothing about the content, and parsers fail in many ways
-            raise DamagedError(f"{place} holds what this run did not write: {printable(error)}") from error
+            raise DamagedError(f"{place} holds data that this run did not write: {printable(error)}") from error
         return checkpoint
 
     def _verify(self, place: Path) -> tuple[Manifest, dict[str, bytes]]:
-        """The manifest and the bytes of its files, all known to be as they were written."""
+        """The manifest and the bytes of its files, all verified to be as they were written."""
         manifest = Manifest.read(place / MANIFEST)
         if manifest.fingerprint != self.fingerprint:
             raise _ForeignError(f"{place} belongs to a run with other settings")

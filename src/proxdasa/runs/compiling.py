@@ -30,7 +30,7 @@ cached on disk."""
 MUCH = 8 * WORTH
 """A run is long if compiling saves more than this many seconds."""
 COMPILED = "compiled"
-"""The name, among the facts of a run, of whether its steps are compiled."""
+"""The name of the fact that says whether the steps of a run are compiled."""
 
 
 class CompileWarning(UserWarning):

@@ -182,7 +182,7 @@ class Replay:
         return watched.found()
 
     def put_back(self) -> None:
-        """Undo what a replay has done to the engine, if that is still to be done: an interruption may come amid it."""
+        """Undo what a replay has done to the engine, unless that is done: an interruption may end a replay halfway."""
         if self._before:
             spent, self._engine.extra_rows = self._before
             self._engine.restore(spent)

@@ -2,7 +2,8 @@
 
 Two runs may both be described by ``alpha = <lambda>`` and still be different runs. Schedules are compared by their
 values. Everything else, such as a loss or a regularizer, is compared by what the run computes first: one step from x⁰,
-the proximal step and mixing of some fixed rows, and measures after that step.
+the proximal step and mixing of some fixed rows, and measures after that step. So are data and networks from files, of
+which a description has only the names.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxdasa import networks
 from proxdasa.contracts import Algorithm, Engine
 from proxdasa.data import Dataset
+from proxdasa.data.per_agent_files import PerAgent
 from proxdasa.descriptions import describe
 from proxdasa.metrics import Metric, View
 from proxdasa.networks import Network
@@ -33,6 +36,7 @@ FIRST, SPREAD = 300, 200
 """Schedules are compared at this many first iterations, and at this many more up to K."""
 SCALES = (0.01, 1.0, 100.0)
 """Sizes of the rows to which Ψ is applied."""
+LOSS = "the loss after one step"
 FIRST_STEP = "by what it computes first"
 """Takes the place of a digest for objects that are compared by what the run computes first."""
 
@@ -50,6 +54,8 @@ class Identity:
     """Everything else that is not part of the library, and whether its description has all of its parameters."""
     iterations: int
     """K."""
+    files: Sequence[str] = ()
+    """The data and the network, if they are read from files."""
 
     @staticmethod
     def of(settings: Mapping[str, Any], bound: Algorithm, iterations: int) -> Identity:
@@ -60,7 +66,13 @@ class Identity:
             f"algorithm.{name}": values[name] for name in values if callable(given[name]) and not is_ours(given[name])
         }
         found = dict(item for name, thing in settings.items() for item in _strangers(thing, name))
-        return Identity(own, {name: told for name, told in found.items() if name not in own}, iterations)
+        strangers = {name: told for name, told in found.items() if name not in own}
+        return Identity(own, strangers, iterations, list(_files(settings["problem"], settings["network"])))
+
+    @property
+    def only_named(self) -> list[str]:
+        """What is compared by what the run computes first."""
+        return [*self.strangers, *self.files]
 
     def digests(self) -> dict[str, str]:
         """A digest for everything that the description only names."""
@@ -73,16 +85,21 @@ class Identity:
             return
         known: Mapping[str, Any] = theirs if isinstance(theirs, Mapping) else {}
         for name in ours:
+            if name == LOSS and name not in known:  # written by a version that did not store it
+                continue
             if not _close(known.get(name), ours[name], dtype):
                 raise ValueError(
                     f"the run of these checkpoints computed something else: {name} was {_show(known.get(name))}, and "
                     f"now is {_show(ours[name])}; something of your own has changed: "
-                    f"{' or '.join(self.strangers)}; choose another folder, or move this one away to start again"
+                    f"{' or '.join(self.only_named)}; choose another folder, or move this one away to start again"
                 )
 
 
-def numbers(engine: Engine, view: View, metrics: Sequence[Metric]) -> Numbers:
-    """Figures of what a run computes first, after its first step; all agents take part."""
+def first_results(engine: Engine, view: View, metrics: Sequence[Metric], from_files: bool = False) -> Numbers:
+    """Figures of what a run computes first, after its first step; all agents take part.
+
+    Those of a run ``from_files`` include the loss, because a step depends on few of the examples.
+    """
     pattern = _pattern(engine, view.x)
 
     def distance(rows: Tensor) -> Tensor:  # to the pattern, so that signs and order of coordinates matter
@@ -95,6 +112,7 @@ def numbers(engine: Engine, view: View, metrics: Sequence[Metric]) -> Numbers:
     with engine.stepping():
         seen["mixing"] = distance(engine.mix(pattern))
     seen |= {f"{name} after one step": distance(rows) for name, rows in view.state._asdict().items()}
+    seen |= {LOSS: view.at_mean.loss.flatten()} if from_files else {}
     seen |= {f"the measure {metric.name}": metric.of(view) for metric in metrics if not is_ours(metric.of)}
     return {name: describe(values.cpu().to(torch.float64).tolist()) for name, values in seen.items()}
 
@@ -122,6 +140,16 @@ def _strangers(thing: Any, name: str) -> Iterator[tuple[str, bool]]:
             yield from _strangers(getattr(thing, entry.name), f"{name}.{entry.name}")
     elif not is_ours(thing):
         yield name, callable(getattr(thing, "describe", None))
+
+
+def _files(problem: Any, network: Network) -> Iterator[str]:
+    """The names of settings whose values come from files, or are otherwise not part of their descriptions."""
+    data = getattr(getattr(problem, "problem", problem), "data", None)  # that of `problems.Repeated` is further in
+    if isinstance(data, PerAgent) or (isinstance(data, Dataset) and "path" in (data.origin or ())):
+        yield "problem.data"
+    recipe = network.recipe.get("name")
+    if recipe == networks.from_file.__name__ or recipe not in networks.__all__:  # such as one made by hand
+        yield "network"
 
 
 def is_ours(thing: Any) -> bool:

@@ -16,7 +16,6 @@ from functools import partial
 
 from proxdasa.checks import check_count
 from proxdasa.contracts import observed_of
-from proxdasa.engines.compiled import load_compiler
 from proxdasa.engines.launch.launcher import cores
 from proxdasa.runs.compiling import compiles
 from proxdasa.runs.identity import Identity
@@ -28,6 +27,7 @@ from proxdasa.runs.setup import Setup
 from proxdasa.runs.trial_parts import Together
 from proxdasa.runs.worker_pool import WorkerPool
 from proxdasa.thread_counts import threads
+from proxdasa.torch_internals import load_compiler
 
 LONG = 2**29
 """The amount of work from which several processes are the default; a few seconds of one core."""

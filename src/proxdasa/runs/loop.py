@@ -22,7 +22,7 @@ from proxdasa.runs.checkpoints import Checkpoint, Checkpoints, CheckpointWarning
 from proxdasa.runs.compiling import COMPILED, Steps
 from proxdasa.runs.denormals import flushed_denormals
 from proxdasa.runs.divergence import DivergenceWarning, Replay, broken_trials
-from proxdasa.runs.identity import Identity, Numbers, numbers
+from proxdasa.runs.identity import Identity, Numbers, first_results
 from proxdasa.runs.interleaved_runs import Course, take_turns
 from proxdasa.runs.observed_columns import measure, unite
 from proxdasa.runs.progress import Listeners, Progress
@@ -126,7 +126,7 @@ class Loop:
                 steps.compile(self._now[1], paces, self.first, self.iterations)
         tick, first = max(1, self.iterations // 200), True
         while self.k < self.iterations and not self.stopped:
-            # The next iteration after which the run is observed or the stopping rule asked: until then, only step.
+            # The next iteration after which the run is observed or the stopping rule applied; until then, only step.
             due = min(self.iterations, *(self.k - self.k % every + every for every in paces))
             # A block may end after a checkpoint is due, which then waits: how iterations are computed, and so the last
             # bits of a run, must not depend on how often it is saved.
@@ -175,7 +175,7 @@ class Loop:
     def _watch_if_due(self) -> None:
         """Apply the stopping rule at its pace; an interruption may come before or after."""
         if self.watch and self.k and not self.stopped and self.k % self.watch.rule.every == 0:
-            self._mark_diverged()  # which are not waited for
+            self._mark_diverged()  # the rule does not wait for these trials
             if self.watch.satisfied(self.engine, *self._now, self.diverged):
                 self.stopped = "stationary"
 
@@ -220,7 +220,7 @@ class Loop:
     def _mark_diverged(self) -> None:
         k, state = self._now
         broken = [trial for trial in broken_trials(self.engine, state) if trial not in self.diverged]
-        if not broken or not self._replay:  # without it, nothing was computed since the last checkpoint
+        if not broken or not self._replay:  # without a replay, nothing was computed since the last checkpoint
             return
         if k == 0:
             raise ValueError(f"the starting point of trial {self.first_trial + broken[0]} is not finite")
@@ -239,7 +239,7 @@ class Loop:
         """Write a checkpoint; all processes get here after the same iteration."""
         assert self._saving is not None
         assert self._checkpoints is not None
-        self._mark_diverged()  # where that was cannot be found from a state that is broken already
+        self._mark_diverged()  # now: a saved state that is broken cannot show where that began
         counts = {name: count for name, count in self.engine.counts().items() if not math.isnan(count)}
         state = self._collect_state()
         if self.engine.writes:
@@ -263,7 +263,7 @@ class Loop:
         assert self._saving is not None
         engine, found = self.engine, None
         self._checkpoints = Checkpoints(self._saving.folder, self.fingerprint, self.identity.digests())
-        self._first = self._compute_first() if self.identity.strangers else {}
+        self._first = self._compute_first() if self.identity.only_named else {}
         if engine.writes:
             sweep(self._saving.folder)
             found = self._checkpoints.latest(self._expected().check)
@@ -309,7 +309,7 @@ class Loop:
         with self.engine.stepping():
             state = self._check(self.algorithm.init(self.engine, self.start.clone()), "init")
             state = self._check(self._step(self.engine, 0, state), "step")
-        seen = numbers(self.engine, self._view(state), self._measures)
+        seen = first_results(self.engine, self._view(state), self._measures, bool(self.identity.files))
         self.engine.restore(counts)
         self.engine.extra_rows = extra_rows
         return seen

@@ -1,19 +1,19 @@
-"""What an observation measures, as columns of the records; refuses what would end in a wrong number there."""
+"""What an observation measures, as columns of the records; refuses measures that would record wrong numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from proxdasa.engines.checked_answers import writes
 from proxdasa.metrics import Metric, View
+from proxdasa.torch_internals import write_count
 
 
 def measure(metrics: Iterable[Metric], view: View) -> list[tuple[str, list[float]]]:
     """The name of each measure, and one number for each trial; other shapes would mix up trials."""
-    before, measured = _versions(view), list[tuple[str, list[float]]]()
+    before, measured = _write_counts(view), list[tuple[str, list[float]]]()
     for metric in metrics:
         numbers = metric.of(view)
-        if _versions(view) != before:
+        if _write_counts(view) != before:
             raise ValueError(
                 f"the measure {metric.name}, or what it calls of the problem or the regularizer, writes into the state "
                 "of the run, which would continue from the changed state; use operations that are not in place, or a "
@@ -43,6 +43,6 @@ def unite(columns: Sequence[tuple[str, list[float]]], others: Iterable[str]) -> 
     return united
 
 
-def _versions(view: View) -> list[int | None]:
+def _write_counts(view: View) -> list[int | None]:
     """How often each tensor of the state, and x̄, was written to."""
-    return [writes(each) for each in (*view.state, view.x_mean)]
+    return [write_count(each) for each in (*view.state, view.x_mean)]

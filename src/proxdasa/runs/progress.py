@@ -46,7 +46,7 @@ class Listeners:
             getattr(callback, "note", _ignore)(text)
 
     def report(self, k: int, iterations: int, rows: Sequence[Row]) -> None:
-        """Call them all."""
+        """Call all callbacks."""
         for callback in tuple(self._callbacks):
             try:
                 callback(k, iterations, [dict(row) for row in rows])  # the rows themselves are the run's records

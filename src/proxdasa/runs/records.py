@@ -130,7 +130,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 def format_rows(rows: Iterable[Row]) -> str:
     """Rows as lines of JSON."""
-    return "".join(json.dumps(_plain(row), allow_nan=False) + "\n" for row in rows)
+    return "".join(json.dumps(_replace_infinities(row), allow_nan=False) + "\n" for row in rows)
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
@@ -206,12 +206,12 @@ def _require(folder: Path, name: str) -> Path:
     return path
 
 
-def _plain(value: Any) -> Any:
+def _replace_infinities(value: Any) -> Any:
     """The value with null for infinities and NaN, which JSON does not have."""
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {key: _replace_infinities(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [_replace_infinities(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

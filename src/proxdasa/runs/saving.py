@@ -11,9 +11,9 @@ from proxdasa.runs.records import PART
 
 @dataclass(frozen=True)
 class Saving:
-    """Where a run writes checkpoints, and how many iterations apart. If the folder holds some, it continues from them.
+    """Where a run writes checkpoints, and how many iterations apart.
 
-    An interrupted run writes one in any case.
+    If the folder holds checkpoints, the run continues from them. An interrupted run writes one in any case.
     """
 
     folder: Path

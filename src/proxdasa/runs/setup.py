@@ -26,7 +26,7 @@ from proxdasa.networks import Network
 from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers import Zero
 from proxdasa.runs import observing
-from proxdasa.runs.binding import as_rows, bind, check_weights, draw_random_iterates
+from proxdasa.runs.binding import as_rows, bind, check_trial_weights, draw_random_iterates
 from proxdasa.runs.checkpoints import fingerprint
 from proxdasa.runs.compiling import COMPILED, CompileWarning, compiles, obstacle, slices
 from proxdasa.runs.facts import facts_of
@@ -216,7 +216,7 @@ class Setup:
         """Refuse per-trial weights, of the regularizer or of one in a measure, unless there is one for each trial."""
         measured = {metric.name: metric.parameters for metric in self.metrics}
         for name, thing in (("regularizer", self.regularizer), ("metrics", measured)):
-            check_weights(thing, name, self.trials, self.problem.dtype)
+            check_trial_weights(thing, name, self.trials, self.problem.dtype)
 
     first_trial: ClassVar[int] = 0
     """The number of the first trial."""
@@ -306,8 +306,8 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
             gradients), beside the last iterate.
         compile: run blocks of iterations through torch's compiler: True, False, or "auto", which does it for runs that
             are long enough for it to pay. They agree with the ordinary steps up to rounding. The choice depends on the
-            settings alone; if yes, the facts in the result's configuration say so. Needs a C++ compiler; where steps
-            cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
+            settings alone; if steps are compiled, the facts in the result's configuration say so. Needs a C++ compiler;
+            where steps cannot be compiled, a `CompileWarning` says why, and ordinary steps are taken.
         exact: compute agent by agent, in one thread and one order of sums, so that the final state has the same bits
             however the agents are spread over processes. Slower; agrees with the ordinary steps up to rounding.
         stop: when to end before K iterations, for example ``Stationary(tolerance=1e-4)``.

@@ -13,18 +13,17 @@ from proxdasa import metrics as measures
 from proxdasa.checks import check_count, check_seed
 from proxdasa.conditions import Condition, TrackerWarning, Weather
 from proxdasa.conditions.weather import longest_delay
-from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, running_of
+from proxdasa.contracts import Algorithm, Compression, Mixing, Problem, Regularizer, parameters_of, running_of
 from proxdasa.data.per_agent_files import PerAgent
 from proxdasa.metrics import Metric
 from proxdasa.mixing.mixing_checks import check_mixing
 from proxdasa.networks import Network
 from proxdasa.regularizers import Zero
-from proxdasa.runs.binding import parameters
 from proxdasa.runs.results import SOLUTION
 from proxdasa.runs.stopping import Stationary
 
 MOST_ITERATIONS = 10**12
-"""More take years, and reports do not read their numbers."""
+"""More iterations would take years, and reports do not read larger numbers."""
 ROUNDING = 1e-9
 """The smallest eigenvalue of an even ring is −1/3 only up to rounding."""
 
@@ -55,7 +54,7 @@ def check_kinds(settings: Any) -> None:
 
 
 def check_counts(settings: Any) -> None:
-    """Refuse numbers of iterations and trials, and a seed, that cannot be."""
+    """Refuse invalid numbers of iterations and trials, and invalid seeds."""
     check_count(settings.iterations, "iterations")
     if settings.iterations > MOST_ITERATIONS:
         raise ValueError(f"iterations must be at most {MOST_ITERATIONS:,}; got {settings.iterations:,}")
@@ -255,6 +254,6 @@ def _check_averaging(algorithm: Algorithm, metrics: Sequence[Metric]) -> None:
         if refused := [name for name in asked if not standard <= set(asked) or name not in standard]:
             raise ValueError(f"metrics: {refused[0]} needs averaged gradients, and {method.title} declares none")
         return
-    names = (*algorithm.State._fields, *parameters(algorithm))
+    names = (*algorithm.State._fields, *parameters_of(algorithm))
     if missing := [name for name in method.averaging if name not in names]:
         raise ValueError(f"{method.title} declares that it averages by {missing[0]}, but has no such name")

@@ -29,11 +29,11 @@ class _Plan(NamedTuple):
     """How a step is taken in slices."""
 
     groups: Sequence[Sliced]
-    """Agents that take it together."""
+    """Groups of agents; those of a group take the step together."""
     question: Question | None
-    """The gradient that it asks for."""
+    """The gradient that the step asks for."""
     mixed: list[int]
-    """The places of the variables that are mixed after that."""
+    """The places of the variables that are mixed afterwards."""
 
 
 class StepsInPlace:
@@ -120,7 +120,7 @@ class StepsInPlace:
             self._in_threads(mix, [(rows,) for rows in first], self._sliced)
 
     def _write_alone(self, k: int, state: Any, plan: _Plan, group: Sliced, began: int) -> None:
-        """The part of `_write` for a group of agents, whose gradient is freed with the end of this."""
+        """The part of `_write` for a group of agents, whose gradient is freed when this returns."""
         answers: Sequence[Tensor | None] = ()
         if plan.question:
             x = state.x[:, group.agents.start : group.agents.stop].contiguous()

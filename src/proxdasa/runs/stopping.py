@@ -79,7 +79,8 @@ class Watch:
         assert algorithm.facts.averaging is not None, "the rule was not checked"
         self.rule, self._algorithm, self._averaging = rule, algorithm, algorithm.facts.averaging
         self._streaks = -1, torch.zeros(trials, dtype=torch.int64)
-        """The iteration in which it last looked, and the streaks then: one tuple, for an interruption may come."""
+        """The iteration of the last check, and the streaks then: one tuple, so that an interruption cannot separate
+        them."""
         self.done: dict[int, int] = {}
         self._made, self._start = 0, torch.ones(trials, dtype=torch.float64)
 

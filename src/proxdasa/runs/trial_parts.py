@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from proxdasa.contracts import Algorithm
+from proxdasa.contracts import Algorithm, parameters_of
 from proxdasa.engines.simulator import group_size
 from proxdasa.problems.repeated import periods_of
 from proxdasa.regularizers.penalty_weights import PerTrial, parts_within, weights_within
@@ -46,7 +46,7 @@ def divide(setup: Setup, begun: Collection[str] = ()) -> list[range]:
 
 def _divide(setup: Setup, compiled: bool) -> list[range]:
     whole = [range(setup.trials)]
-    if setup.device != "cpu":  # which is used by one process, and is fast at large stacks
+    if setup.device != "cpu":  # a device serves one process, and is fast with large stacks
         return whole
     together = setup.stop or setup.conditions or setup.exact or setup.network.rounds
     if together or any(weights_within([metric.parameters for metric in setup.metrics], "")):
@@ -107,7 +107,7 @@ class Part(Setup):
     def bound(self) -> Algorithm:
         """The algorithm of the whole run, with the parameters of these trials."""
         bound = self.whole.bound()
-        values = {entry.name: getattr(bound, entry.name) for entry in dataclasses.fields(bound)}  # type: ignore[arg-type]
+        values = parameters_of(bound)
         cut = {name: _cut_number(value, self.chosen) for name, value in values.items()}
         changes = {name: value for name, value in cut.items() if value is not values[name]}
         chosen: Algorithm = dataclasses.replace(bound, **changes)  # type: ignore[type-var]
@@ -161,6 +161,7 @@ class Together:
         self._ended: set[int] = set()
         self._diverged: set[int] = set()
         self._waiting: dict[int, dict[int, list[Row]]] = {}
+        self._seconds = [0.0] * len(parts)
         self._shown = -1
         self.incomplete = False
         """Whether some parts have to wait for a process; until they begin, the mean of all parts is reported."""
@@ -188,12 +189,19 @@ class Together:
         running = [made for number, made in enumerate(self._made) if number not in self._ended]
         least = min(running, default=max(self._made))
         for k in sorted(k for k in self._waiting if k <= least):
-            found = self._waiting.pop(k)
+            found = self._waiting[k]
+            absent = set(range(len(self._parts))) - found.keys() - self._ended
+            if any(self._made[number] == k for number in absent):
+                break  # such a part has observed that all its trials diverged, and is about to end
+            del self._waiting[k]
+            for number, rows in found.items():
+                self._seconds[number] = rows[0]["seconds"]
             # Parts of a resumed run may continue from different iterations; what only some observe again was reported
             # before.
             if len(found.keys() | self._diverged) == len(self._parts):
                 self._shown = k
-                self._listeners.report(k, self._iterations, [row for _, part in sorted(found.items()) for row in part])
+                rows = [row for _, part in sorted(found.items()) for row in part]
+                self._listeners.report(k, self._iterations, _with_seconds(rows, {k: sum(self._seconds)}))
         if least > self._shown:
             self._shown = least
             self._listeners.report(least, self._iterations, ())
@@ -209,6 +217,7 @@ def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Re
     interrupted = "interrupted" in ends
     made = (min if interrupted else max)(result.iterations for result in results)
     rows = [row for part, result in zip(parts, results, strict=True) for row in _renumber(result.records, part)]
+    rows = _with_seconds(rows, _add_up_seconds([result.records for result in results]))
     # One part may have been interrupted before an observation that another has made.
     seen = [max((row["k"] for row in result.records), default=0) for result in results if result.stopped != "diverged"]
     known = min([made, *seen]) if interrupted else made
@@ -235,3 +244,18 @@ def merge(setup: Setup, parts: Sequence[range], results: Sequence[Result]) -> Re
 def _renumber(rows: Sequence[Row], part: range) -> list[Row]:
     """Rows of a part with the numbers of their trials in the run."""
     return [{**row, "trial": part.start + row["trial"]} for row in rows]
+
+
+def _add_up_seconds(records: Sequence[Sequence[Row]]) -> dict[int, float]:
+    """The seconds of all parts together, by iteration; a part that has diverged keeps its last ones."""
+    spent = [{row["k"]: row["seconds"] for row in rows} for rows in records]
+    latest, totals = [0.0] * len(spent), dict[int, float]()
+    for k in sorted({k for part in spent for k in part}):
+        latest = [part.get(k, before) for part, before in zip(spent, latest, strict=True)]
+        totals[k] = sum(latest)
+    return totals
+
+
+def _with_seconds(rows: Sequence[Row], totals: Mapping[int, float]) -> list[Row]:
+    """Rows with the seconds of all trials, as in a run that stays whole, in place of those of a part."""
+    return [{**row, "seconds": totals[row["k"]]} for row in rows]

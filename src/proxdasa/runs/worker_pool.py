@@ -27,8 +27,8 @@ from proxdasa.runs.records import Row, separate
 from proxdasa.runs.results import SOLUTION, Result
 from proxdasa.runs.trial_parts import Together
 
-TOLD = ("config", "records", "iterations", "stopped", "diverged", "stationary")
-"""What a process sends of a result besides its tensors."""
+SENT = ("config", "records", "iterations", "stopped", "diverged", "stationary")
+"""The fields of a result that a process sends besides its tensors."""
 LOOK = 0.2
 """Seconds between two checks for signals."""
 
@@ -131,6 +131,8 @@ class WorkerPool:
                 run.together.report(*content)
             elif kind == "note":
                 run.together.note(*content)
+            elif kind == "diverged":
+                run.together.end(content[0], kind)
             else:
                 run.receive(*content)
         if not run.workers and not run.waiting:
@@ -184,12 +186,12 @@ class _Run:
         self.workers.remove(worker)
         worker.channel.close()
 
-    def receive(self, part: int, told: dict[str, Any], tensors: bytes) -> None:
+    def receive(self, part: int, sent: dict[str, Any], tensors: bytes) -> None:
         """Take the result of a part."""
         state = load(tensors)
         point = state.pop(SOLUTION, None)
-        self.results[part] = Result(state=state, proximal_point=point, **told)
-        self.together.end(part, told["stopped"])
+        self.results[part] = Result(state=state, proximal_point=point, **sent)
+        self.together.end(part, sent["stopped"])
 
 
 class _Worker:
@@ -251,23 +253,28 @@ class _Report:
 def _work(work: PendingRun, parts: Sequence[int], connection: Connection) -> None:
     """What a forked process does: make parts of a run in turn, and send the results."""
     channel = _Channel(connection)
+
+    def tell(number: int, result: Result) -> None:
+        if result.stopped == "diverged":  # the progress of the others need not wait for this part
+            channel.send("diverged", parts[number])
+
     signals.obey(channel.ask_to_stop)
     torch.set_num_threads(1)  # torch's threads do not survive a fork, and waiting for them would never end
     try:
         with _forwarded_warnings(channel):
             courses = [work.course(part, _Report(channel, part)) for part in parts]
-            results = take_turns(courses)
+            results = take_turns(courses, tell)
     except KeyboardInterrupt:
         return
     except Exception as error:
         channel.send("error", _portable(error))
         return
-    signals.obey(lambda: None)  # what is left is to send
+    signals.obey(lambda: None)  # all that is left to do is to send
     for part, result in zip(parts, results, strict=True):
-        told = {name: getattr(result, name) for name in TOLD}
+        sent = {name: getattr(result, name) for name in SENT}
         point = {} if result.proximal_point is None else {SOLUTION: result.proximal_point}
         with suppress(KeyboardInterrupt):  # the pool is gone
-            channel.send("result", part, told, save(separate({**result.state, **point})))
+            channel.send("result", part, sent, save(separate({**result.state, **point})))
 
 
 @contextmanager

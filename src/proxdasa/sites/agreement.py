@@ -20,7 +20,7 @@ from torch import Tensor
 from proxdasa.sites.rounds import Row
 
 TINY = 1e-9
-"""More than rounding adds to a weight, and less than the total of all that a site hears of."""
+"""Rounding adds less than this to a weight; the total weight of the sites that a site hears of is larger."""
 
 
 class Mean(NamedTuple):

@@ -135,7 +135,7 @@ class Connections:
         if stream is None:
             return False
         if stream.full():
-            self._detach(name, stream, f"{name} takes no messages")
+            self._detach(name, stream, f"{name} does not read its messages")
             return False
         size = stream.send(message)
         self.spent["bytes"] += size

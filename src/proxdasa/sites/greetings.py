@@ -26,5 +26,5 @@ def greeting_fault(me: str, study: Mapping[str, str], name: str, data: bytes) ->
         return f"the certificate is of {name}, but the greeting of {str(said.get('site'))[:64]!r}"
     for what, ours in study.items():
         if said.get(what) != ours:
-            return f"{name} has another {what} than {me}"
+            return f"{name} and {me} do not have the same {what}"
     return ""

@@ -209,7 +209,7 @@ def _refuse_existing(*paths: Path) -> None:
     """Refuse to write files of which one exists: no key is replaced by mistake, or left without its partner."""
     for path in paths:
         if path.exists():
-            raise FileExistsError(f"{path} is there already; move it away to make a new one")
+            raise FileExistsError(f"{path} exists already; move it away to make a new one")
 
 
 def _write_new(path: Path, data: bytes) -> Path:

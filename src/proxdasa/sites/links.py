@@ -171,7 +171,7 @@ class Links:
 
     def _take(self, link: Link, message: Message) -> None:
         if message.epoch > self.higher + LEAP:
-            self.connections.refuse(f"{link.name} is in epoch {message.epoch}, and we in {self.epoch}")
+            self.connections.refuse(f"{link.name} is in epoch {message.epoch}, and we are in {self.epoch}")
             return
         self.higher = max(self.higher, message.epoch)
         self._hear_of_stop(message)
@@ -183,7 +183,7 @@ class Links:
             case Kind.DROP:
                 link.k = message.k
                 if link.since is not None and link.since == message.since:
-                    self.drop(link, "it does not count the link any more", tell=False)
+                    self.drop(link, "it no longer counts the link", tell=False)
             case Kind.PROPOSE:
                 self._consider(link, message)
             case Kind.ACCEPT:
@@ -286,7 +286,7 @@ class Links:
     def _farewell(self, link: Link) -> None:
         if link.dropped and time.monotonic() - link.dropped > FAREWELL * self._patience:
             link.dropped = 0.0
-            self.reset_everywhere(f"{link.name} has been away for long")
+            self.reset_everywhere(f"{link.name} has been away for a long time")
 
     def _forget(self, link: Link) -> None:
         """Forget rows of earlier iterations."""

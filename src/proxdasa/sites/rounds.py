@@ -58,11 +58,11 @@ class Rounds:
             self.links.connections.news.wait(min(left, BEAT))
         if len(missing) == len(self.links.all):
             raise TimeoutError(
-                f"no neighbour of {self.links.connections.me} was there within {self._wait:g} seconds; "
-                "start again when they are"
+                f"no neighbour of {self.links.connections.me} connected within {self._wait:g} seconds; "
+                "start again once one of them is running"
             )
         for name in missing:
-            self.links.drop(self.links.all[name], "it is not there")
+            self.links.drop(self.links.all[name], "it is not connected")
 
     def exchange(self, row: Row, meanwhile: Callable[[Row], None] | None = None) -> dict[str, Row]:
         """Make one round: send our row over the links that count; returns the rows of neighbours that count it too.
@@ -118,7 +118,7 @@ class Rounds:
         ``leave`` says that we must not stay any longer.
         """
         if lost := [name for name, link in self.links.all.items() if self._missing(link)]:
-            log.info("finished; staying up to %g s in case of the return of %s", self._patience, ", ".join(lost))
+            log.info("finished; staying up to %g s in case these return: %s", self._patience, ", ".join(lost))
             self._hand_out(row, lambda link: self._missing(link) and not leave())
 
     def _hand_out(self, row: Tensor, expected: Callable[[Link], bool]) -> None:
@@ -136,8 +136,8 @@ class Rounds:
             connections.news.wait(min(left, BEAT))
         self.links.read()  # a neighbour that has just left may have sent a last message
 
-    def ended(self, like: Tensor) -> dict[str, Tensor]:
-        """The last rows of neighbours that have finished, if no neighbour is left to go on with; otherwise empty."""
+    def final_rows(self, like: Tensor) -> dict[str, Tensor]:
+        """The last rows of neighbours that have finished, if no other neighbour is left; otherwise empty."""
         if any(
             (link.since is not None and not link.last_row) or self._expected(link) for link in self.links.all.values()
         ):

@@ -110,7 +110,7 @@ class Site:
         alone = not halted and not any(link.last_row or link.since is not None for link in self.links.all.values())
         if alone:
             self._together = APART
-            log.warning("no neighbour was there at the end: the model of this site may differ from that of the others")
+            log.warning("no neighbour was connected at the end; the model of this site may differ from the others")
         stop, together = self.links.stop, APART if halted else self._together
         self._config["facts"] |= {"links": self.links.history(), "brought_together": together}
         result = Result(
@@ -119,7 +119,7 @@ class Site:
             stationary={} if stop == NEVER else {0: stop}, proximal_point=self._proximal_point(state),
         )  # fmt: skip
         self._store(result)
-        self._tell(k, "stopped" if halted else "finished alone" if alone else "finished", always=True)
+        self._write_status(k, "stopped" if halted else "finished alone" if alone else "finished", always=True)
         return result
 
     def _store(self, result: Result) -> None:
@@ -206,7 +206,7 @@ class Site:
                 break
             if time.monotonic() - self._saved > self.checkpoint_every:
                 self._save(k, state)
-            self._tell(k, "running")
+            self._write_status(k, "running")
             self.watch(k, self._K)
         return k, state
 
@@ -215,7 +215,7 @@ class Site:
         self._config["facts"] |= {"links": self.links.history(), "brought_together": APART}
         where = {0: Divergence(self.agent.agents.start, k)}
         self._store(Result(self._config, self.rows, self._everything(before), k, "diverged", diverged=where))
-        self._tell(k, "diverged", always=True)
+        self._write_status(k, "diverged", always=True)
         raise ArithmeticError(f"{self.name} met a value that is not finite in iteration {k}; try a smaller γ")
 
     def _agree_to_stop(self, k: int, state: Any) -> bool:
@@ -226,22 +226,22 @@ class Site:
         return unanimous(self.rounds.exchange, yes, self.agent.agents.start, self.agent.n)
 
     def _is_over(self, state: Any) -> bool:
-        """Whether no neighbour is left to go on with, because they have finished."""
-        return bool(self.rounds.ended(self._last_row(state)))
+        """Whether no neighbour is left, because they have finished."""
+        return bool(self.rounds.final_rows(self._last_row(state)))
 
     def _end(self, k: int, state: Any) -> tuple[int, Any]:
         """Bring the sites together by rounds of mixing alone, or take over the final model of the others.
 
         Returns the iteration that the model belongs to, and the state.
         """
-        self._tell(k, "bringing the sites together", always=True)
+        self._write_status(k, "bringing the sites together", always=True)
         self.rounds.listen(self._K)
         missed = self.rounds.missed
         self.agent.leave()  # outside of iterations, in some of which a mixing may send nothing
         for r in range(self._last_rounds):
             self.links.begin(self._K + r)
             self.links.adopt()  # trackers do not matter any more
-            if rows := self.rounds.ended(self._last_row(state)):
+            if rows := self.rounds.final_rows(self._last_row(state)):
                 log.info("the others have finished; their model is taken over at iteration %d", k)
                 return self._take_over(rows, state)
             state = state._replace(x=self.agent.bring_together(state.x))
@@ -251,7 +251,7 @@ class Site:
         return k, state
 
     def _last_row(self, state: Any) -> Tensor:
-        """What neighbours that come too late need from us: x, its running statistics, and the z of the solution."""
+        """What neighbours that come too late need from us: x, its running statistics, and the solution's z."""
         averaging, row = self._algorithm.facts.averaging, self.agent.pack(state.x)
         return torch.cat([row, averaging.z(state)], dim=-1) if averaging else row
 
@@ -306,11 +306,11 @@ class Site:
             log.warning("%s; the site goes on", error)
         self._saved = time.monotonic()
 
-    def _tell(self, k: int, doing: str, always: bool = False) -> None:
+    def _write_status(self, k: int, doing: str, always: bool = False) -> None:
         """Report the site's progress for `proxdasa site status`."""
         named = ("loss", "certificate", *map(MEAN.format, self.study.share), OVER)
         last = self.rows[-1] if self.rows else {}
-        self._status.tell(k, doing, {name: last[name] for name in named if name in last}, always)
+        self._status.write(k, doing, {name: last[name] for name in named if name in last}, always)
 
     def _proximal_point(self, state: Any) -> Tensor:
         γ, averaging = self._algorithm.mapping_gamma, self._algorithm.facts.averaging

@@ -27,7 +27,7 @@ class Status:
         self._folder, self._links, self._K = folder, links, last_round
         self._told = time.monotonic()
 
-    def tell(self, k: int, doing: str, measured: Mapping[str, Any], always: bool = False) -> None:
+    def write(self, k: int, doing: str, measured: Mapping[str, Any], always: bool = False) -> None:
         """Write what the site is doing after k iterations, and what it measured last."""
         if not always and time.monotonic() - self._told < PACE:
             return

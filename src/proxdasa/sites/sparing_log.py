@@ -1,4 +1,4 @@
-"""Limits the log of a site: what it says depends on its neighbours, one of which could fill the disk with it."""
+"""Limits the log of a site, because a neighbour can cause log lines and could fill the disk with them."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Study:
     digest: str
     """The SHA-256 of the file."""
     code: str
-    """That of the modules of your own that the file names, apart from those that load data."""
+    """The SHA-256 of your own modules that the file names, apart from those that load data."""
     patience: float = PATIENCE
     wait: float = WAIT
     agreement: float = AGREEMENT

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from proxdasa.checks import check_count, check_positive
-from proxdasa.contracts import Algorithm, Facts
+from proxdasa.contracts import Algorithm, Facts, parameters_of
 from proxdasa.regularizers import Zero
-from proxdasa.runs.binding import parameters
 from proxdasa.testing.case import SEEN, STEPS, Case, N, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import Violation, changed_names, close, largest, law
 
@@ -42,7 +41,7 @@ def _check_interval(algorithm: Algorithm) -> None:
     name = algorithm.facts.sends_every
     if name is None:
         return
-    if name not in parameters(algorithm):
+    if name not in parameters_of(algorithm):
         raise Violation(f"facts have sends_every={name!r}, but there is no such parameter")
     interval = algorithm.facts.interval(algorithm)
     check_count(interval, name)

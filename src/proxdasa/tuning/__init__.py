@@ -11,12 +11,12 @@ from proxdasa.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from proxdasa.tuning.default_range import default_settings
-    from proxdasa.tuning.entry import tune
     from proxdasa.tuning.halving import RUNGS, Halving, Rung, halve
     from proxdasa.tuning.method_parameters import stack_settings, tunable, with_parameters
     from proxdasa.tuning.ranked_settings import Outcome, larger_is_better, rank
     from proxdasa.tuning.search import SWEEP, Search, Tuning, expect_divergence
     from proxdasa.tuning.settings import Setting, choose, combinations, draws
+    from proxdasa.tuning.tune_function import tune
 else:
     __getattr__, __dir__ = lazy_names(__name__)
 

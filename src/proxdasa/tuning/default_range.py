@@ -1,4 +1,4 @@
-"""Settings to try if no range is given: step sizes over decades around what the problem's curvature allows."""
+"""The settings to try if no range is given: step sizes over decades around what the problem's curvature allows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOKS = 200
 """The number of iterations at which a schedule is evaluated."""
 
 
-def searched(algorithm: Algorithm, fixed: Sequence[str] = ()) -> list[str]:
+def searched_parameters(algorithm: Algorithm, fixed: Sequence[str] = ()) -> list[str]:
     """The parameters that a quick search changes: the step, and the scale of α if that is a schedule and not fixed."""
     facts, names = algorithm.facts, tunable(algorithm)
     if facts.step is None or facts.step not in names:
@@ -48,7 +48,7 @@ def default_settings(setup: Setup, fixed: Sequence[str] = ()) -> list[Setting]:
     curvature further on may be larger or smaller by orders of magnitude; hence the decades.
     """
     algorithm = setup.algorithm
-    step, *scale = searched(algorithm, fixed)
+    step, *scale = searched_parameters(algorithm, fixed)
     L = _estimate(setup)
     averaging, n, K = algorithm.facts.averaging, setup.network.n, setup.iterations
     if scale:

@@ -258,7 +258,7 @@ class _Race:
         return Saving(self.saving.folder / f"{len(self.rungs) + 1:02d}", pace)
 
     def _shift(self, first: int) -> Progress | None:
-        """The progress of a rung as that of the search, in iterations of the setting that gets to the end."""
+        """Reports the progress of a rung as that of the search, in iterations of the setting that is run to the end."""
         progress, K = self.progress, self.base.iterations
         if progress is None:
             return None
@@ -276,5 +276,5 @@ def _faults_last(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def _product(setting: Setting) -> float:
-    """How large the steps of a setting are: γα, say."""
+    """How large the steps of a setting are, for example γα."""
     return math.prod(setting.values())

@@ -20,7 +20,7 @@ LONGEST = 1e9
 GRACE = 1.0
 """Seconds in which other processes that met the same error can report it before MPI ends them all."""
 PATIENCE = 10.0
-"""Seconds that a process that only learned of an error waits for the process that met it to end them all."""
+"""Seconds for which a process that only learned of an error waits for the process that met it to end them all."""
 
 
 def connect(
@@ -55,7 +55,7 @@ def connect(
 
 
 def _refuse_tls() -> None:
-    """Refuse gloo's setting for TLS, which PyTorch no longer has, and which 2.11 accepted and then sent plain text."""
+    """Refuse gloo's setting for TLS: PyTorch no longer has TLS, and 2.11 accepted the setting and sent plain text."""
     if os.environ.get(GLOO_TRANSPORT) == "TCP_TLS":
         raise ValueError(
             f"{GLOO_TRANSPORT}=TCP_TLS would not encrypt anything; unset it. Between organisations use proxdasa site, "
@@ -66,8 +66,8 @@ def _refuse_tls() -> None:
 def end(code: int, learned: bool = False) -> NoReturn:
     """End this process with an exit code and without waiting for the others; under MPI they all end with it.
 
-    Under MPI a process that only ``learned`` of an error leaves it to the one that met it to end all, with the right
-    code; that one waits a moment, so that others that met the same error can report it too.
+    Under MPI, a process that only ``learned`` of an error lets the process that met it end all of them, with the right
+    code. That process first waits a moment, so that others which met the same error can report it too.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -71,7 +71,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads(processes: int) -> int:
+def threads_per_process(processes: int) -> int:
     """Threads for each of several processes, so that together they have as many as there are cores."""
     return max(1, cores() // processes)
 
@@ -86,7 +86,7 @@ def _start(
     is their share of the cores, whatever the environment says: that was meant for a single process.
     """
     lifeline, held = os.pipe()
-    share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads(processes)))
+    share = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads_per_process(processes)))
     shared = {**os.environ, **share, **shared, LIFELINE: str(lifeline), "WORLD_SIZE": str(processes)}
     children: list[subprocess.Popen[bytes]] = []
     try:

@@ -84,7 +84,7 @@ class Torch:
         return x
 
     def fail(self, reason: str) -> str:
-        """Leave the reason in the store unless one is there already."""
+        """Leave the reason in the store unless one exists already."""
         return self._ask_store(lambda: str(self._store.compare_set(FAILURE, "", reason), "utf-8"), reason)
 
     def close(self) -> None:
@@ -150,7 +150,8 @@ class Torch:
             with suppress(RuntimeError):
                 answers.append(question())
 
-        # Ask in a thread, which is abandoned if necessary: an unreachable store blocks for its own, long timeout.
+        # Ask in a thread, which is abandoned if necessary: an unreachable store blocks for its own timeout, which is
+        # long.
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         asking.join(4 * DOUBT)

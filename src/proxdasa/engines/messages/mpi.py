@@ -82,7 +82,7 @@ class MPI:
         return next((peer for peer, request in pending if not request.Test()), self.rank)
 
     def _find_lost(self, peer: int) -> int:
-        """The process that is really lost when ``peer`` is missed: not one that announces that it is waiting too."""
+        """The process that is really lost when ``peer`` is missing: not one that announces that it is waiting too."""
         others = [other for other in range(self.size) if other != self.rank]
         self._waiting = [self._comm.Isend([bytearray(), self._mpi.BYTE], other, WAITING) for other in others]
         return find_lost(

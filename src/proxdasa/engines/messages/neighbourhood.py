@@ -26,13 +26,13 @@ TURNS = 2**16
 """Exchanges are numbered modulo this, so that a header in single precision holds their numbers exactly."""
 
 APART = 101
-"""How far apart the numbers of two neighbourhoods begin: with two models, agents that step them in another order than
-others would mix one with the other."""
+"""The offset between the first exchanges of two neighbourhoods. With two models, an agent that steps them in another
+order than the others then notices, and does not mix one model with the other."""
 _made: WeakKeyDictionary[Transport, int] = WeakKeyDictionary()
-"""How many neighbourhoods were made of the same processes; all make them in the same order, because they agree."""
+"""How many neighbourhoods have been made of the same processes; all processes make them in the same order."""
 
 MEETING = -1
-"""Takes the place of the exchange's number in messages by which agents meet between two steps."""
+"""Stands in the header for the number of the exchange if agents meet between two steps."""
 
 Age = Callable[[Tensor], Aged | None]
 """Maps the rows of a round to these and those sent in their place in earlier iterations, if messages may be late."""
@@ -59,7 +59,7 @@ class Neighbourhood:
         weather: Weather | None = None,
     ) -> None:
         self._network, self._mixing, self._transport = network, mixing, transport
-        self._remedy = f"; {remedy}" if remedy else ""  # ends the error message if a process is missed
+        self._remedy = f"; {remedy}" if remedy else ""  # the end of the error message if a process is missing
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self.halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
@@ -125,7 +125,7 @@ class Neighbourhood:
         return weigh.in_weather(Aged.of_lines(table, late.span), self._weather, number)
 
     def meet(self, like: Tensor) -> None:
-        """Exchange messages, of the size of a step's, that say: no step follows.
+        """Exchange messages as large as those of a step, which say that no step follows.
 
         An agent that has begun another step, and waits for our rows, then learns at once that we have stopped.
         """
@@ -203,14 +203,14 @@ class Neighbourhood:
         try:
             return self._transport.exchange(out, into)
         except LostError as error:
-            raise self._missing(error) from error
+            raise self._loss_error(error) from error
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum over all processes, in place."""
         try:
             return self._transport.sum(x)
         except LostError as error:
-            raise self._missing(error) from error
+            raise self._loss_error(error) from error
 
     def table(self, x: Tensor, meeting: bool = False, up: Tensor | None = None, late: Late | None = None) -> Tensor:
         """The rows here and those that neighbours elsewhere send now, in a buffer that is reused.
@@ -264,7 +264,7 @@ class Neighbourhood:
             told = self._talks + int(left)
             self._stop = told if self._stop is None else min(told, self._stop)
 
-    def _missing(self, error: LostError) -> PeerError:
+    def _loss_error(self, error: LostError) -> PeerError:
         """The loss of a process as an error that says which agent misses which."""
         here, there = self.agents.start, self.parts[error.peer].start
         if error.peer in self.halo.receives:

@@ -93,7 +93,7 @@ class Alone:
 
 
 def doubt(timeout: float) -> float:
-    """Seconds within which processes that wait for each other, perhaps on a busy machine, all give up."""
+    """Seconds within which all processes that wait for each other give up, even on a busy machine."""
     return max(DOUBT, timeout / 10)
 
 

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 LENGTH = struct.Struct("<q")
-"""The length of a message, sent ahead of it: a reader that takes too little or too much reads garbage from then on."""
+"""The length of a message, sent ahead of it: a reader that takes too little or too much would read garbage from then
+on."""
 HELLO = struct.Struct("<32sq")
 """What the end that connects sends first: the secret of the other end, and its own number."""
 BUFFER = 2**20
-"""Bytes on their way to one process that the system is asked to hold."""
+"""Bytes that the system is asked to buffer on their way to one process."""
 
 LONGEST = 2**31 - 1
 """Milliseconds that the system can wait for at a time, almost 25 days."""

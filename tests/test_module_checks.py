@@ -74,7 +74,7 @@ def test_a_loss_that_broadcasts_is_refused_and_one_that_does_not_is_not(seed, sc
     for parameter in (*module.parameters(), *large.parameters()):
         nn.init.normal_(parameter, std=scale, generator=random)
     for loss in (broadcasting, lambda o, t: (o - t).abs().mean(1), lambda o, t: (o - t).square().mean(0)):
-        with pytest.raises(ValueError, match="must depend on no other"):
+        with pytest.raises(ValueError, match="must not depend on the others"):
             regression(module, loss, y, dtype=dtype)
     regression(module, squared_error, y, dtype=dtype)
     regression(large, squared_error, wide, dtype=dtype)
@@ -86,7 +86,7 @@ def test_targets_of_equal_sums_are_told_apart():
     """The first and the last one-hot target are equal, and would not reveal that the loss looks at all of them."""
     y = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 1, 2, 0]]
     examples = data.from_tensors(torch.randn(6, 2, generator=torch.Generator().manual_seed(0)), y)
-    with pytest.raises(ValueError, match="that of an example must depend on no other"):
+    with pytest.raises(ValueError, match="that of an example must not depend on the others"):
         Supervised(lambda: nn.Linear(2, 3), examples, 2, loss=lambda o, t: (o - t.mean(0)).square().sum(1))
 
 
@@ -130,6 +130,24 @@ def test_outputs_without_an_axis_of_their_own():
 
 def narrow():
     return nn.Linear(4, 3)
+
+
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.last = [nn.Linear(5, 5, bias=False)], nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.hidden[0](x))
+
+
+class Tempered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs, targets):
+        return functional.cross_entropy(self.scale * outputs, targets, reduction="none")
 
 
 REFUSED = {
@@ -182,6 +200,14 @@ REFUSED = {
         lambda: labelled(Returning(lambda o: o.detach() * nn.Parameter(torch.ones(3)), 3)),
         r"the loss does not depend on the network's parameter layer.weight; use it, or freeze it by requires_grad_",
     ),
+    "layers in a list": (
+        lambda: labelled(Listed()),
+        r"the loss depends on a parameter of shape \[5, 5\] that is not the network's, .* with nn.ModuleList for",
+    ),
+    "parameters of the loss": (
+        lambda: labelled(nn.Linear(5, 3), Tempered()),
+        r"the loss depends on a parameter of shape \[\] that is not the network's, so it would never be trained",
+    ),
     "no network": (lambda: labelled(dict), "model must be a network or a function that makes one; it makes {}"),
 }  # fmt: skip
 
@@ -194,6 +220,20 @@ def test_what_does_not_fit_is_refused_in_a_sentence(case):
     assert refused.value.__cause__ is None
     assert refused.value.__suppress_context__ or refused.value.__context__ is None, "no traceback of torch's"
     assert "\n" not in str(refused.value)
+
+
+def test_derivatives_with_respect_to_inputs_are_no_parameters():
+    class Slope(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(5, 3)
+
+        def forward(self, x):
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                return torch.autograd.grad(self.layer(x).square().sum(), x, create_graph=True)[0][:, :3]
+
+    assert labelled(Slope(), path="loop").dim == 18
 
 
 def test_labels_that_nobody_holds_do_not_matter():

@@ -1,4 +1,4 @@
-"""What products need for single rounds, made for several rounds at once."""
+"""Prepares what products need in each round for several rounds at once."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from proxdasa.conditions import Weather
 from proxdasa.conditions.weather import Spell
 
 AT_ONCE = 2**18
-"""How many entries of matrices are made at once: many, because each operation has a fixed cost of some microseconds,
-but not more than fit into a processor's cache."""
+"""How many entries are computed at once: many, because each operation has a fixed cost of some microseconds, but not
+more than fit into a processor's cache."""
 
 
-class Ahead:
-    """What products need for single rounds, made for several rounds of a spell at once.
+class RoundsAhead:
+    """Prepares a tensor for each round of a product, for several rounds of a spell at once.
 
-    ``make`` takes the links that are up ``[trials, links, times]`` and the first of the times, and ``size`` says how
-    many entries of each trial it handles for each time.
+    ``make`` returns the tensors, given the links that are up ``[trials, links, times]`` and the first of the times.
+    ``size`` is the number of entries that it computes for each trial and time.
     """
 
     def __init__(self, make: Callable[[Tensor, int], Sequence[Tensor]], size: int) -> None:
         self._make, self._size = make, size
         self._spell: Spell | None = None
         self.first = 0
-        """The place in the spell of the first that was made."""
+        """The place in the spell of the first round that is prepared."""
         self.made: Sequence[Tensor] = ()
 
     def at(self, weather: Weather, number: int) -> Tensor:
-        """That of the round with this number."""
+        """The tensor of the round with this number."""
         spell, place = weather.look(number)
         if spell is not self._spell or not 0 <= place - self.first < len(self.made):
             span = max(1, min(spell.length, AT_ONCE // (weather.trials * self._size or 1)))

@@ -1,6 +1,6 @@
-"""The tables and figures of three studies.
+"""The tables and figures of three experiments.
 
-Methods on uneven data, communication rounds on different graphs, and what keeps a network on a plateau.
+They compare methods on uneven data, communication rounds on different graphs, and what keeps a network on a plateau.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from proxdasa.reports.ranking import quantity_of
 from proxdasa.reports.table_files import INTERVALS, Cell, Sheet
 
 LEVEL_MEASURES = ("consensus", "table_stationarity", "loss", "lowest_accuracy")
-"""What uneven data may spoil. Stationarity is at γ = 1, because D-PSGD's own γ differs from that of the others."""
+"""Measures that uneven data may make worse. Stationarity is at γ = 1, because D-PSGD's own γ differs from that of the
+others."""
 
 
 def draw_levels(shares: Mapping[Run, float], path: Path) -> Path:

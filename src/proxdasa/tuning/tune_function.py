@@ -1,4 +1,4 @@
-"""The function `proxdasa.tune`: all settings of a grid in one run, or a quick search without a grid."""
+"""The function `proxdasa.tune`: tries all settings of a grid in one run, or makes a quick search without a grid."""
 
 from __future__ import annotations
 

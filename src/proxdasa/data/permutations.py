@@ -1,4 +1,4 @@
-"""Random orders of rows by name: pure functions of a seed and a stream, like all of `proxdasa.samples`."""
+"""Random permutations of rows: pure functions of a seed and a stream, like everything in `proxdasa.samples`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from proxdasa import samples
 
-# Streams of their own: kept apart from those of iterations and of `proxdasa.samples`.
+# These streams are distinct from those of iterations and from the others of `proxdasa.samples`.
 SPLIT, SHUFFLE, SHARDS, ROWS_OF_CLASSES, PROPORTIONS = (samples.DATA + i for i in range(5))
 
 

@@ -1,4 +1,4 @@
-"""What a command does before it computes."""
+"""What the commands of ``proxdasa reproduce`` do before they compute."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from proxdasa.cli.display import input_errors
 
 
 def computes(command: Callable[..., None]) -> Any:
-    """The command with denormals flushed, before PyTorch starts its threads, which inherit the setting.
+    """Decorator: the command first refuses a device that this machine lacks, and then computes with denormals flushed.
 
-    A device that is not there is refused.
+    The setting must be made before PyTorch starts its threads, which inherit it.
     """
 
     @functools.wraps(command)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from proxdasa import caller_warnings
 from proxdasa.problems.copies import Copies, LoopWarning, Path, choose
-from proxdasa.problems.fitting import check_batch_of_one, check_running, try_two
 from proxdasa.problems.losses import Loss
+from proxdasa.problems.module_checks import check_batch_of_one, check_running, try_two
 from proxdasa.running_statistics import Policy, RunningStatistics
 
 
@@ -34,7 +34,7 @@ def training_copies(
 
 
 def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: Copies) -> Copies:
-    """The copies of the same network, a module that may be changed, in evaluation mode."""
+    """The copies of the same network in evaluation mode; the given module may be changed."""
     if training.path == "chain":
         return training  # none of its layers has a mode
     module.eval()

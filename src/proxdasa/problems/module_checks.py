@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from proxdasa.data import Dataset
 from proxdasa.modules import torch_generator
 from proxdasa.problems.losses import LOSSES, Loss, cross_entropy
 from proxdasa.running_statistics import POLICIES, Policy, changed_buffers, copy_buffers
+from proxdasa.torch_internals import RandomOperations, write_count
 
 NOISE = 1e-2
 """Size of the noise added to the parameters: if they are all 0, say, outputs are equal, which hides a loss that mixes
@@ -33,7 +33,7 @@ def two_examples(data: Dataset, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Two of the examples with the most different targets; the largest label may be that of a test example."""
     level = (data.y if data.y.ndim == 1 else data.y.flatten(1).sum(1))[rows]
     pair = rows[[int(level.argmax()), int(level.argmin())]]
-    if pair[0] == pair[1]:  # the sums are equal, as those of one-hot targets are, and the targets perhaps not
+    if pair[0] == pair[1]:  # equal sums, as one-hot targets have; the targets may differ
         others = (data.y[rows] != data.y[rows[0]]).reshape(len(rows), -1).any(1).nonzero()
         pair = rows[[0, int(others[0]) if len(others) else -1]]
     y = data.y[pair]
@@ -54,11 +54,12 @@ class Fit(NamedTuple):
     running: tuple[str, ...] = ()
     """The running statistics: buffers that a forward pass changes. All others are constants."""
     apart: bool = True
-    """Whether the loss of an example depends on no other of its batch; not known if random numbers are drawn."""
+    """Whether the loss of an example does not depend on the rest of its batch; not known if random numbers are
+    drawn."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Fit:
-    """Check that all fits, or raise ValueError. The module is tried in the mode it has, and not changed."""
+    """Check that network, loss and examples fit together, or raise ValueError. Tries a copy of the module as it is."""
     module = copy.deepcopy(module)
     sizes = [inputs.numel()]
     for layer in module.modules():
@@ -71,7 +72,7 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
     before = copy_buffers(module)
     with torch.enable_grad(), torch_generator() as generator:
         state = generator.get_state()
-        with _RandomOperations() as operations, _unchanged(module, inputs):  # type: ignore[no-untyped-call]
+        with RandomOperations() as operations, _unchanged(module, inputs):  # type: ignore[no-untyped-call]
             outputs = _outputs(module, inputs)
             losses = _losses(loss, outputs, targets)
         # Other threads may draw at the same time, and some operations draw only if their probability is positive.
@@ -96,34 +97,17 @@ def _count(output: object) -> int:
     return sum(map(_count, parts))
 
 
-class _RandomOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that notices operations of this thread that may draw from torch's generator."""
-
-    seen = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Private to torch: if true, as by default, torch imports its compiler, which takes seconds."""
-        return False
-
-    def __torch_dispatch__(
-        self, operation: Any, _types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.seen |= torch.Tag.nondeterministic_seeded in operation.tags
-        return operation(*args, **(kwargs or {}))
-
-
 @contextmanager
 def _unchanged(module: nn.Module, inputs: Tensor) -> Iterator[None]:
-    """Context manager that refuses changes to inputs and parameters: those of runs are examples and rows of x."""
-    name, version = type(module).__name__, inputs._version
-    before = {key: (each._version, each.detach().clone()) for key, each in module.named_parameters()}
+    """Context manager that refuses changes to inputs and parameters, which are examples and rows of x in a run."""
+    name, given = type(module).__name__, write_count(inputs)
+    before = {key: (write_count(each), each.detach().clone()) for key, each in module.named_parameters()}
     yield
-    if inputs._version != version:
+    if write_count(inputs) != given:
         raise ValueError(f"{name} changes its inputs in place, and with them the examples; let it change a copy")
     for key, now in module.named_parameters():
         writes, values = before[key]  # torch counts changes in place, even to the same values, but not those of .data
-        if now._version != writes or not torch.allclose(now, values, rtol=0, atol=0, equal_nan=True):
+        if write_count(now) != writes or not torch.allclose(now, values, rtol=0, atol=0, equal_nan=True):
             raise ValueError(
                 f"the forward pass of {name} changes its parameter {key}, as max_norm of nn.Embedding does; use a "
                 "changed copy of it instead, or a regularizer, or a buffer for what is not trained"
@@ -143,7 +127,7 @@ def _draws_elsewhere(module: nn.Module, inputs: Tensor) -> bool:
 
 
 def _check_draws(module: nn.Module, drawn: bool, inputs: Tensor) -> None:
-    """Refuse random numbers that have no name, and those of a network that is evaluated."""
+    """Refuse random numbers that cannot be named, and networks that draw in evaluation mode."""
     name = type(module).__name__
     if all(_draws_elsewhere(module, inputs) for _ in range(3)):  # another thread would not draw every time
         raise ValueError(
@@ -158,7 +142,7 @@ def _check_draws(module: nn.Module, drawn: bool, inputs: Tensor) -> None:
 
 
 def check_running(module: nn.Module, fit: Fit, policy: Policy | None) -> None:
-    """Refuse running statistics that are changed by evaluating, or for which no policy was chosen."""
+    """Refuse running statistics that change in evaluation mode, or for which no policy was chosen."""
     for layer_name, layer in module.named_modules():
         if isinstance(layer, nn.SyncBatchNorm) and layer.training:
             raise ValueError(
@@ -257,8 +241,30 @@ def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter
             f"the loss does not depend on the network's parameter {unused[0]}; "
             "use it, or freeze it by requires_grad_(False)"
         )
+    if other := [each for each in _parameters_of(losses) if not any(each is own for own in trained.values())]:
+        raise ValueError(
+            f"the loss depends on a parameter of shape {list(other[0].shape)} that is not the network's, so it would "
+            "never be trained; make it one of the network, with nn.ModuleList for layers in a list, or freeze it by "
+            "requires_grad_(False)"
+        )
     if sparse := [name for name, grad in zip(trained, grads, strict=True) if grad.layout is not torch.strided]:
         raise ValueError(f"the parameter {sparse[0]} has a sparse gradient; nn.Embedding has sparse=False")
+
+
+def _parameters_of(losses: Tensor) -> list[nn.Parameter]:
+    """The parameters on which losses depend, whoever owns them."""
+    nodes, found = {losses.grad_fn}, []
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is None:
+            continue
+        if isinstance(leaf := getattr(node, "variable", None), nn.Parameter):
+            found.append(leaf)
+        following = {each for each, _ in node.next_functions} - nodes
+        nodes |= following
+        waiting += following
+    return found
 
 
 def _check_one_by_one(
@@ -294,7 +300,7 @@ def _check_one_by_one(
         shape = f"of shape {list(outputs.shape)}" if isinstance(outputs, Tensor) else f"({type(outputs).__name__})"
         raise ValueError(
             f"the loss {_name(loss)} of two examples is {_numbers(losses)} together and {_numbers(alone)} one by one; "
-            f"that of an example must depend on no other: outputs {shape} and targets of "
+            f"that of an example must not depend on the others: outputs {shape} and targets of "
             f"shape {list(targets.shape)} may broadcast, which targets.view_as(outputs) avoids"
         )
 
