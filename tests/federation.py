@@ -154,9 +154,16 @@ class Federation:
         """Wait until a site that will be killed can go on from where it was."""
         _wait(lambda: any((self.folder / name).glob("checkpoints/*/state.safetensors")))
 
+    def slow_down(self):
+        """Let the sites take longer over an iteration, so that enough are left even if this thread has to wait."""
+        self.pauses = dict.fromkeys(self.names, 0.05)
+
     def wait_for_links(self, *links):
-        """Wait until both ends count these links; the first end is slow meanwhile, so that iterations are left."""
-        self.pauses = dict.fromkeys((a for a, _ in links), 0.3)
+        """Wait until both ends count these links; all sites are slow meanwhile, so that iterations are left.
+
+        If only some were slow, the others would lose patience and leave them behind.
+        """
+        self.slow_down()
         _wait(lambda: all(self._counts(a, b) and self._counts(b, a) for a, b in links))
         self.pauses = {}
 

@@ -126,10 +126,11 @@ def test_undisturbed_sites_stop_where_the_simulator_does(tmp_path):
 
 def test_a_site_has_a_report_page_of_its_own(tmp_path):
     """From its own records alone, with how its links were."""
-    federation = Federation(tmp_path / "sites", iterations=100, wait=60.0, checkpoint_every=60.0)
+    federation = Federation(tmp_path / "sites", iterations=300, wait=60.0, checkpoint_every=60.0)
     federation.start().wait_for(10)
+    federation.slow_down()
     federation.cut(("aachen", "berlin"))
-    federation.wait_for(30)
+    federation.wait_for(20)
     federation.cut(("aachen", "berlin"), restore=True)
     federation.wait_for_links(("aachen", "berlin"))
     assert not federation.join(180)
