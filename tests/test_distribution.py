@@ -1,5 +1,6 @@
 """Wheel and sdist: what is in them, what they say of themselves, and that the wheel works where nothing of ours was."""
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from email import message_from_string
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import proxdasa
 from tests.oldest import constraints, floors
@@ -127,6 +129,14 @@ def test_the_metadata_say_what_the_project_says(metadata):
     assert f"Programming Language :: Python :: {python}" in metadata.get_all("Classifier")
     assert f"need Python {python} or newer" in readme
     assert f"(PyTorch {floors()['torch']} or newer" in readme
+
+
+def test_everything_that_is_installed_works_with_the_oldest_python():
+    """A pin that needs a later 3.11 would fail `make test` for those who have an earlier one, as on Debian 12."""
+    oldest = f"{PROJECT['requires-python'].removeprefix('>=')}.0"
+    needs = {each.name: each.metadata.get("Requires-Python") or "" for each in importlib.metadata.distributions()}
+    assert len(needs) > 50
+    assert [f"{name} {need}" for name, need in needs.items() if not SpecifierSet(need).contains(oldest)] == []
 
 
 def test_the_oldest_environment_has_every_library_at_its_floor():
