@@ -15,6 +15,8 @@ from tests import forks
 
 # `proxdasa.sites.connections` sets this too, but in some workers another library has imported grpc by then.
 os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
+# Otherwise Hypothesis imports trio, which selenium installs, in every worker.
+os.environ["HYPOTHESIS_NO_PLUGINS"] = "1"
 
 WAITING = (
     "faults", "site_faults", "launching", "hosts", "soak", "full_disk", "processes", "exits", "studies_of_sites",
@@ -94,6 +96,7 @@ def pytest_collection(session):
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1 or session.config.option.quick:
         return
+    gc.disable()  # until the tests are collected: nearly everything that is made until then is kept
     paths = sorted(Path(__file__).parent.glob("test_*.py"), key=lambda path: path.stat().st_size)
     for path in paths[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) :: workers]:
         # If a library is missing, pytest reports it when it collects the module, which `make oldest` need not do.
@@ -143,6 +146,7 @@ def pytest_collection_finish():
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture

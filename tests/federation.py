@@ -84,7 +84,7 @@ iterations = {iterations}
 {more}
 seed = 3
 dtype = "float64"
-algorithm = {{ name = "{method}", gamma = 0.4, alpha = 0.3 }}
+algorithm = {{ name = "{method}", gamma = 0.4, alpha = 0.6 }}
 regularizer = {{ name = "L1", weight = 0.01 }}
 network = {{ name = "ring", agents = {n} }}
 observe_every = {observe_every}
@@ -112,15 +112,19 @@ def write_study(path, addresses, iterations, patience, wait, method="ProxDASAGT"
     return path
 
 
+SELDOM = 60.0
+"""Seconds between checkpoints; a test that needs one asks for it (`Federation.wait_for_checkpoint`)."""
+
+
 class Federation:
     """The sites of a ring, whose quadratics differ, each in a thread."""
 
     def __init__(
         self, folder, iterations=300, names=("aachen", "berlin", "celle", "dresden"), patience=1.0, wait=20.0,
-        method="ProxDASAGT", more="", delay=0.0, checkpoint_every=0.1,
+        method="ProxDASAGT", more="", delay=0.0,
     ):  # fmt: skip
         """``delay`` is how many seconds a link takes each way."""
-        self.folder, self.names, self.checkpoint_every = folder, names, checkpoint_every
+        self.folder, self.names = folder, names
         folder.mkdir()
         make_keys(folder, names)
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
@@ -151,12 +155,24 @@ class Federation:
         _wait(lambda: name in self.sites and self.sites[name].links.k >= k, timeout)
 
     def wait_for_checkpoint(self, name):
-        """Wait until a site that will be killed can go on from where it was."""
+        """Have a site that will be killed save a checkpoint, and wait until it has made iterations after it.
+
+        So it can go on, but its neighbours have counted rounds of which it will know nothing.
+        """
+        _wait(lambda: name in self.sites)
+        site = self.sites[name]
+        site.checkpoint_every = 0.0
         _wait(lambda: any((self.folder / name).glob("checkpoints/*/state.safetensors")))
+        site.checkpoint_every = SELDOM
+        k = site.links.k
+        _wait(lambda: site.links.k >= k + 3)
 
     def slow_down(self):
-        """Let the sites take longer over an iteration, so that enough are left even if this thread has to wait."""
-        self.pauses = dict.fromkeys(self.names, 0.05)
+        """Let the sites take longer over an iteration, so that enough are left even if this thread has to wait.
+
+        They become slow one after another, and wait for each other for a quarter of their patience.
+        """
+        self.pauses = dict.fromkeys(self.names, self.study.patience / 8)
 
     def wait_for_links(self, *links):
         """Wait until both ends count these links; all sites are slow meanwhile, so that iterations are left.
@@ -198,7 +214,7 @@ class Federation:
                 raise Killed
 
         place, listen = self.folder / name, f"{HOST}:{self.ports[name]}"
-        return Site(study, name, credentials(self.folder, name), place, listen, self.checkpoint_every, watch)
+        return Site(study, name, credentials(self.folder, name), place, listen, SELDOM, watch)
 
     def _run(self, name):
         try:

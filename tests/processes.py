@@ -18,6 +18,7 @@ import sys
 import time
 import traceback
 import uuid
+import warnings
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,8 +26,9 @@ import pytest
 import torch
 import typer
 from torch.distributed import run as torchrun
+from typer.testing import CliRunner
 
-from proxdasa.cli import app, main
+from proxdasa.cli import app, main, show_warning
 from proxdasa.engines.launch import launcher
 from proxdasa.engines.launch.signals import ASKING
 from proxdasa.runs.records import FINAL, read_rows
@@ -99,12 +101,22 @@ def trouble(folder, code):
     return {TROUBLE: str(folder / "sitecustomize.py"), "PYTHONPATH": os.pathsep.join(path)}
 
 
+def here(*words):
+    """What ``proxdasa`` says in this process, where it must succeed: for runs that nobody disturbs."""
+    with warnings.catch_warnings(action="default"):
+        warnings.showwarning = show_warning
+        done = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
 def until(happened, limit=LIMIT, pause=0.01):
-    """Wait until a function returns something true, and return that."""
-    deadline = time.monotonic() + limit
+    """Wait until a function returns something true, and return that; what takes longer is asked for less often."""
+    began = time.monotonic()
     while not (result := happened()):
-        assert time.monotonic() < deadline, f"nothing within {limit:g} s"
-        time.sleep(pause)
+        waited = time.monotonic() - began
+        assert waited < limit, f"nothing within {limit:g} s"
+        time.sleep(min(max(pause, waited / 100), 5 * pause))
     return result
 
 
@@ -127,13 +139,13 @@ def disturb(command, folder, rng, iterations, number=signal.SIGKILL):
     if kind == "starting":
         time.sleep(rng.uniform(0, 0.5))
     elif kind == "ending" or not moments:
-        command.until(lambda: newest(folder) == iterations, pause=0)
+        command.until(lambda: newest(folder) == iterations, pause=0.001)
         time.sleep(rng.uniform(0, 0.02))
     else:
         command.until(lambda: newest(folder) >= moment)
         if kind == "writing":
             victim = 0
-            until(lambda: command.poll() is not None or _writing(folder), pause=0)
+            until(lambda: command.poll() is not None or _writing(folder), pause=0.0005)
         else:
             time.sleep(rng.uniform(0, 0.05))
     with contextlib.suppress(ProcessLookupError):
@@ -222,10 +234,10 @@ class Started(Command):
 class Forked(Command):
     """``proxdasa`` without its start-up time, in a network namespace if one is named."""
 
-    def __init__(self, words, folder, env, network=None):
+    def __init__(self, words, folder, env, network=None, fresh=False):
         super().__init__(words, folder, uuid.uuid4().hex)
         self.output.touch()
-        args = (list(map(str, words)), {**_environment(), **env, TOKEN: self.token}, self.output, network)
+        args = (list(map(str, words)), {**_environment(), **env, TOKEN: self.token}, self.output, network, fresh)
         self.process = FORKS.Process(target=_become_command, args=args)
         self.process.start()
         self.pid = self.process.pid
@@ -259,7 +271,8 @@ def commands(folder):
     def start(*words, env=None, fork=True, **where):
         """Start a command; with ``fork=False`` nothing of it is forked from a process that has torch already.
 
-        What is forked can be told where it is to run: ``network`` is the name of a namespace.
+        What is forked can be told where it is to run: ``network`` is the name of a namespace. With ``fresh=True`` the
+        first process that our launcher starts is a fresh interpreter, started as usual.
         """
         env = env or {}
         if fork and words[0] in ("torchrun", "mpiexec"):
@@ -352,30 +365,31 @@ def _pids():
 
 
 def _stat(pid):
-    """The fields behind the name of a process; none if it has ended."""
+    """The name of a process and the fields behind it; none if it has ended."""
+    name, _, rest = _read(pid, "stat").partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return [] if not fields or fields[0] in "ZX" else [name, *fields]
+
+
+def _read(pid, name):
+    """A file about a process, empty if it has ended; not by a `Path`, since some tests read those of all processes."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-    return [] if fields[0] in "ZX" else fields
-
-
-def _session(pid):
-    return int(fields[3]) if (fields := _stat(pid)) else None
-
-
-def _name(pid):
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() if _stat(pid) else ""
-    except (FileNotFoundError, ProcessLookupError):
+        with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+            return file.read().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return ""
 
 
+def _session(pid):
+    return int(fields[4]) if (fields := _stat(pid)) else None
+
+
+def _name(pid):
+    return fields[0] if (fields := _stat(pid)) else ""
+
+
 def _environ(pid):
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0") if _stat(pid) else []
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return []
+    return _read(pid, "environ").split("\0") if _stat(pid) else []
 
 
 def _rank(pid):
@@ -398,13 +412,13 @@ def _write_to(output):
             os.dup2(file.fileno(), handle)
 
 
-def _become_command(words, env, output, network):
+def _become_command(words, env, output, network, fresh):
     """What a forked process does."""
     os.setsid()
     _write_to(output)
     if network:
         forks.enter("net", namespaces.handle(network))
-    launcher.subprocess = _Forking
+    launcher.subprocess = _FirstFresh if fresh else _Forking
     os._exit(run_command(words, env))
 
 
@@ -439,16 +453,24 @@ def run_command(words, env):
     return (code or 0) & 0xFF
 
 
+def _close_all_but(*kept):
+    for handle in map(int, os.listdir("/proc/self/fd")):
+        if handle not in kept:
+            with contextlib.suppress(OSError):  # the handle of the listing
+                os.close(handle)
+
+
 class _Forking:
     """What the launcher needs of the module subprocess."""
 
     class Popen:
-        def __init__(self, command, env, process_group, pass_fds):  # which a fork inherits
+        def __init__(self, command, env, process_group, pass_fds):
             self.returncode = None
             signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)  # until the child has no handlers of the launcher's
             self.pid = os.fork()
             if not self.pid:
                 os.setpgid(0, process_group)
+                _close_all_but(0, 1, 2, *pass_fds)
                 os._exit(run_command(command[2:], env))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
 
@@ -473,3 +495,11 @@ class _Forking:
 
         def kill(self):
             self.send_signal(signal.SIGKILL)
+
+
+class _FirstFresh:
+    """The same, but the first process is a fresh interpreter."""
+
+    class Popen(_Forking.Popen):
+        def __new__(cls, command, env, **how):
+            return subprocess.Popen(command, env=env, **how) if env["RANK"] == "0" else super().__new__(cls)

@@ -1,6 +1,10 @@
-"""Runs and results folders written by hand, and pages made of them: what the tests of reports share."""
+"""Runs and results folders written by hand, pages made of them, and a look at which files are opened."""
 
+import contextlib
+import functools
 import json
+import os
+import sys
 
 import torch
 from safetensors.torch import save_file
@@ -86,3 +90,29 @@ def data(page):
     """What the page's script reads."""
     start = '<script type="application/json" id="data">'
     return json.loads(page.read_text(encoding="utf-8").partition(start)[2].partition("</script>")[0])
+
+
+_OPENED: list[str] | None = None
+
+
+def _note(event, arguments):
+    if _OPENED is not None and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
+        _OPENED.append(os.fsdecode(arguments[0]))
+
+
+@functools.cache
+def _listen():
+    """Once, and not before it is needed: a hook cannot be removed, and is called for much else."""
+    sys.addaudithook(_note)
+
+
+@contextlib.contextmanager
+def opened_files():
+    """The names of all files that are opened from Python in here."""
+    global _OPENED  # noqa: PLW0603 - of the one hook
+    _listen()
+    _OPENED = []
+    try:
+        yield _OPENED
+    finally:
+        _OPENED = None

@@ -1,7 +1,8 @@
 """Sites of a study as processes, each with a folder of its own, for tests and benchmarks that disturb them.
 
 The program is the user's, `proxdasa site run`, but slower, so that there is time to disturb it: a site pauses in each
-iteration, and pauses longer from a certain one on, until it is told that it may end (`SiteProcesses.end`).
+iteration, and pauses longer from a certain one on, until it is told that it may end (`SiteProcesses.end`). It writes no
+report page.
 """
 
 import contextlib
@@ -28,7 +29,9 @@ PAUSE = 0.04
 SLOWER = """
 import time
 from pathlib import Path
+from proxdasa.cli import site_commands
 from proxdasa.sites import site
+site_commands._write_page = lambda *_: None
 site.PACE = 0.2
 enter = site.SiteAgent.enter
 def slow(self, k):

@@ -157,7 +157,7 @@ def test_every_algorithm_is_transcribed():
 @pytest.mark.parametrize(("method", "graph", "protocol", "psi"), list(combinations()))
 def test_equals_the_papers_pseudo_code(method, graph, protocol, psi):
     network, (mixing, mix, m), (regularizer, prox) = NETWORKS[graph], MIXINGS[protocol], REGULARIZERS[psi]
-    problem, trials, K, seed = quadratic(network.n), 2, 24, 3
+    problem, trials, K, seed = quadratic(network.n), 2, 16, 3
     x0 = torch.tensor(np.random.default_rng(5).normal(size=(network.n, D)))
     result = proxdasa.run(
         made(method), problem, network,

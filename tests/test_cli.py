@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 import warnings
@@ -46,25 +47,32 @@ def call(*arguments):
         return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
+def configured(path, **values):
+    """A configuration file with some values replaced."""
+    defaults = {"iterations": 20, "trials": 2, "observe_every": 5, "gamma": 0.01, "alpha": 0.05, "more": ""}
+    path.write_text(TOML.format(**defaults | values))
+    return path
+
+
 @pytest.fixture
 def write(tmp_path):
     """Writes a configuration file with some values replaced."""
 
-    def write(name="run.toml", **values):
-        defaults = {"iterations": 20, "trials": 2, "observe_every": 5, "gamma": 0.01, "alpha": 0.05, "more": ""}
-        path = tmp_path / name
-        path.write_text(TOML.format(**defaults | values))
-        return path
+    return lambda name="run.toml", **values: configured(tmp_path / name, **values)
 
-    return write
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A results folder; it is copied for each test."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert call("run", configured(folder / "run.toml"), "-o", folder / "results").exit_code == 0
+    return folder / "results"
 
 
 @pytest.fixture
-def results(write, tmp_path):
+def results(finished, tmp_path):
     """A results folder, named so that printing it as markup would lose something."""
-    folder = tmp_path / "[red]results"
-    assert call("run", write(), "-o", folder).exit_code == 0
-    return folder
+    return shutil.copytree(finished, tmp_path / "[red]results")
 
 
 @pytest.fixture
@@ -131,7 +139,9 @@ def test_wrong_usage_is_bad_input(arguments):
     assert "Usage: " in result.stderr
 
 
-PLANS = (["plan", "ring", "-n", 16, "-d", 8066], ["plan", "--compare", "ring,torus", "-n", 16])
+PLANS = (["plan", "ring", "-n", 16, "-d", 8066], ["plan", "--compare", "ring,torus", "-n", 9])
+MOST_AGENTS = "proxdasa.plans.side_by_side.MOST_AGENTS"
+"""With more agents than this, a plan leaves out the fastest weights, which take a while and look like the others."""
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +149,7 @@ def planned():
     """What plans print in a wide terminal, for all widths that are compared with it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.out, "width", 160)
+        patch.setattr(MOST_AGENTS, 1)
         return [call(*words).stdout for words in PLANS]
 
 
@@ -146,6 +157,7 @@ def planned():
 def test_narrow_terminals_cut_no_number_of_a_table(width, results, planned, monkeypatch, undrawn):
     tables = [*planned, call("report", results).stdout]
     monkeypatch.setattr(cli.out, "width", width)
+    monkeypatch.setattr(MOST_AGENTS, 1)
     for words, table in zip((*PLANS, ["report", results]), tables, strict=True):
         numbers = set(re.findall(r"[0-9][0-9.,]+(?:e[+-][0-9]+)?", table))
         assert len(numbers) > 5
@@ -343,7 +355,9 @@ def test_main_shows_warnings_in_one_line(results, monkeypatch, capsys, undrawn):
 # report
 
 
-def test_report_prints_a_table_and_writes_figure_and_table(results):
+def test_report_prints_a_table_and_writes_figure_and_table(write, tmp_path):
+    results = tmp_path / "[red]results"
+    assert call("run", write(more='metrics = ["loss"]'), "-o", results).exit_code == 0  # one panel is drawn sooner
     result = call("report", results)
     assert result.exit_code == 0
     assert f"figure: {results / 'report.png'}\n" in result.stdout
@@ -378,6 +392,7 @@ def test_report_takes_the_target_it_is_given(results, undrawn):
     assert "not by all" in unreached.stdout
 
 
+@pytest.mark.usefixtures("drawn")
 def test_report_of_other_metrics(write, tmp_path):
     call("run", write(more='metrics = ["loss"]'), "-o", tmp_path / "a")
     call("run", write(more='metrics = ["density"]'), "-o", tmp_path / "b")
@@ -474,8 +489,7 @@ def test_reproduce_speedup_as_it_is(tmp_path, undrawn):
     assert config["mixing"] == {"name": "Gossip", "rounds": "auto"}
 
 
-@pytest.mark.usefixtures("laid_out")
-def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch):
+def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(quick, tmp_path, monkeypatch, drawn):
     result = call(*SPEEDUP, "-o", tmp_path / "out")
     assert result.exit_code == 0, result.output
     measured = r": 6 of 6 iterations, loss \S+ ‖G‖² \S+ consensus \S+$"
@@ -493,6 +507,7 @@ def test_reproduce_speedup_makes_table_slopes_and_figure_and_runs_nothing_twice(
         assert words in result.stdout
     assert f"figure: {tmp_path / 'out' / 'figure.png'}" in result.stdout
     assert (tmp_path / "out" / "figure.png").exists()
+    assert [len(ax.lines) for ax in drawn[0].axes] == [3] * 6, "sizes; methods and measures"
     before = times(tmp_path / "out")
     assert sorted(path.parent.name for path in before) == sorted(NAMES)
 

@@ -35,6 +35,17 @@ pytestmark = [
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(METHODS)[1:]]
 
 
+@pytest.fixture(autouse=True)
+def compiled_once():
+    """Torch neither stores its headers in a form that later compilations read faster, nor first compiles a file to see
+    whether vector instructions work; both take longer than the test, which compiles one graph."""
+    from torch._inductor import config  # noqa: PLC0415
+
+    quicker = {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+    with config.patch({name: value for name, value in quicker.items() if hasattr(config, name)}):
+        yield
+
+
 def setup(name):
     rng = np.random.default_rng(0)
     x = torch.tensor(rng.normal(size=(60, 5)), dtype=torch.float32)

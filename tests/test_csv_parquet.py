@@ -1,5 +1,6 @@
 """CSV and parquet files, one for each agent: the same rows as in any other form, and errors with file, row, column."""
 
+import functools
 import gzip
 import json
 import re
@@ -84,14 +85,24 @@ def setup(examples, partition=None, **changes):
     return Setup(method, problem, networks.complete(3), iterations=5, observe_every=5, exact=True)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_same_run_as_pooled_rows_in_any_number_of_processes(sites, suffix, size):
-    """Three rows, nine and four, in batches of four, weighted by examples."""
+@functools.cache
+def run_pooled():
+    """The run on all rows together; three rows, nine and four, weighted by examples."""
     tables = [drawn(size, seed) for size, seed in zip((*SIZES, 5), (0, 1, 2, 9), strict=True)]
     x = [np.stack([table["age"], table["dose"]], 1) for table in tables]
     y = [table["sick"] for table in tables]
     pooled = data.from_tensors(np.concatenate(x[:3]), np.concatenate(y[:3]), x[3], y[3])
-    expected = setup(pooled, data.Sizes(SIZES), weights="examples").run()
+    return setup(pooled, data.Sizes(SIZES), weights="examples").run()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "size"),
+    [(".csv", 1), (".parquet", 2), (".csv", 3), (".parquet", 3)]
+    + [pytest.param(*case, marks=pytest.mark.slow) for case in ((".parquet", 1), (".csv", 2))],
+)
+def test_the_same_run_as_pooled_rows_in_any_number_of_processes(sites, suffix, size):
+    """In batches of four."""
+    expected = run_pooled()
     made = setup(files(sites, suffix), weights="examples")
     first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
     assert digest(first.x) == digest(expected.x)

@@ -386,7 +386,7 @@ def test_real_a9a(a9a):
     assert int(a9a.y[0]) == 0
     # `bzcat a9a.bz2 | head -1`
     assert (a9a.x[0].nonzero().flatten() + 1).tolist() == [3, 11, 14, 19, 39, 42, 55, 64, 67, 73, 75, 76, 80, 83]
-    assert a9a.x.unique().tolist() == [0, 1]
+    assert bool(((a9a.x == 0) | (a9a.x == 1)).all())
     assert a9a.x[:, 122].sum() > 0
     assert a9a.test_x[:, 122].sum() == 0
 

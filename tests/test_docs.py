@@ -74,6 +74,8 @@ def blocks(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_block(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if page.stem == "scikit-learn":
+        monkeypatch.setattr("proxdasa.estimators.solver.SEARCHED", 60)  # searches have tests of their own
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     namespace, printed, section = {"__name__": "__main__"}, None, None
     for block in blocks(page):

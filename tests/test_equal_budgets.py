@@ -203,6 +203,7 @@ def test_holms_correction():
     assert holm([]) == []
 
 
+@pytest.mark.usefixtures("drawn")
 def test_with_many_runs_a_small_difference_is_a_tie(tmp_path):
     """p = 0.03 of one test is found by chance among several: after Holm's correction it is no difference."""
     best = folder(tmp_path / "best", "best", [[9.0] * 4, [1.0, 2.0, 3.0, 4.0]])
@@ -408,6 +409,7 @@ def test_the_tables_compile(document):
     assert "Missing character" not in document.with_suffix(".log").read_text(errors="replace")
 
 
+@pytest.mark.usefixtures("drawn")
 def test_one_run_is_not_the_best_of_anything(tmp_path):
     alone = folder(tmp_path / "a", "A", [[9.0, 8.0], [1.0, 2.0]])
     sheet = proxdasa.compare([alone], ["loss"]).sheet()

@@ -12,10 +12,12 @@ from proxdasa.runs.loop import Saving
 from proxdasa.runs.setup import Setup
 from tests.setups import METHODS, LocalSteps, digest, in_threads, light, run_until, setup
 
+UNSEEN = {"observe_every": 100, "metrics": ()}
+
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_first_is_the_mixing_itself(name):
-    plain = light(name)
+    plain = light(name, iterations=6, **UNSEEN)
     assert digest(dataclasses.replace(plain, mixing=proxdasa.Every(1, plain.mixing)).run().x) == digest(plain.run().x)
 
 
@@ -55,14 +57,19 @@ def test_one_within_another_sends_where_both_do():
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_same_bits_in_any_number_of_processes(name):
-    made = light(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, 3 if name == "prox-dasa-gt" else 2) for name in METHODS),
+        *(pytest.param(name, 2 if name == "prox-dasa-gt" else 3, marks=pytest.mark.slow) for name in METHODS),
+    ],
+)
+def test_the_same_bits_in_any_number_of_processes(name, size):
+    made = light(name, mixing=proxdasa.Every(3), conditions=[LinkLoss(0.2)], iterations=7, **UNSEEN)
     alone = made.run()
-    for size in (2, 3) if name == "prox-dasa-gt" else (3,):
-        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
-        assert digest(first.x) == digest(alone.x)
-        assert first.records[-1]["rounds"] == alone.records[-1]["rounds"]
+    first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
+    assert digest(first.x) == digest(alone.x)
+    assert first.records[-1]["rounds"] == alone.records[-1]["rounds"]
 
 
 @pytest.mark.parametrize(
@@ -79,16 +86,17 @@ def test_the_same_bits_in_any_number_of_processes(name):
 def test_all_stop_before_the_same_iteration_though_most_send_nothing(method, mixing, interval, asks, tmp_path):
     """On a path of four processes a word takes three iterations that send from end to end."""
     problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
-    made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=60, observe_every=20, exact=True)
+    K = 4 * interval
+    made = Setup(method, problem, networks.path(4), mixing=mixing, iterations=K, exact=True, **UNSEEN)
 
-    results = run_until(made, 4, 20, Saving(tmp_path), asks)
-    sends = [k for k in range(20, 60) if (k + 1) % interval == 0]
+    results = run_until(made, 4, 2, Saving(tmp_path), asks)
+    sends = [k for k in range(2, K) if (k + 1) % interval == 0]
     assert {(result.stopped, result.iterations) for result in results} == {("interrupted", sends[2] + 1)}
     resumed, *_ = in_threads(2, lambda transport: made.run(None, Saving(tmp_path), transport))
     whole = made.run()
     assert digest(resumed.x) == digest(whole.x)
     rounds = mixing.rounds_for(made.network.rho) if method.facts.mixes else 1
-    assert resumed.records[-1]["rounds"] == whole.records[-1]["rounds"] == rounds * (60 // interval)
+    assert resumed.records[-1]["rounds"] == whole.records[-1]["rounds"] == 4 * rounds
 
 
 @pytest.mark.parametrize("exact", [False, True])

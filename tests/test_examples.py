@@ -12,7 +12,7 @@ import pytest
 
 import proxdasa
 from proxdasa import algorithms
-from proxdasa.configs import read_study
+from proxdasa.configs import read_study, study_files
 from proxdasa.data import sources
 from tests.processes import LINUX, commands, fork_together
 
@@ -90,7 +90,14 @@ def random_labels(draw):
     return draw.choice([-1, 1], 400), draw.integers(1, 124, 400)
 
 
-@pytest.mark.usefixtures("few_rows")
+@pytest.fixture
+def one_trial(monkeypatch):
+    """Before a study every method makes one step; here it does so in one trial."""
+    step = study_files.make_one_step
+    monkeypatch.setattr(study_files, "make_one_step", lambda setup: step(dataclasses.replace(setup, trials=1)))
+
+
+@pytest.mark.usefixtures("few_rows", "one_trial")
 @pytest.mark.parametrize("file", sorted((ROOT / "examples" / "studies").glob("*.toml")), ids=lambda file: file.stem)
 def test_every_method_that_can_be_compared_is_in_a_study_with_nine_settings(file, monkeypatch):
     monkeypatch.chdir(ROOT)  # where its own code is found

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from proxdasa import cli, load
 from proxdasa.engines.launch import signals
 from proxdasa.exit_codes import FINAL, MEANINGS, Code
-from tests.processes import LINUX, bits, commands, newest, program, trouble, write_config
+from tests.processes import LINUX, bits, commands, here, newest, program, trouble, write_config
 
 ROOT = Path(__file__).parents[1]
 
@@ -135,7 +135,7 @@ def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
     assert "interrupted after" in command.ended(130)
     done = load(results).iterations
     whole, alone = write_config(tmp_path / "whole.toml", iterations=done), tmp_path / "alone"
-    assert CliRunner().invoke(cli.app, ["run", str(whole), "-o", str(alone), "--exact"]).exit_code == 0
+    here("run", whole, "-o", alone, "--exact")
     assert bits(results) == bits(alone)
 
 

@@ -19,6 +19,7 @@ from proxdasa.experiments.topology import MIXINGS, ROUNDS, disagreeing_quadratic
 from proxdasa.problems.single_index import SQUARE
 from proxdasa.regularizers import L1
 from proxdasa.reports import quantity
+from proxdasa.runs.saving import Saving
 
 
 def mean(result, measure, since=0.0):
@@ -255,11 +256,13 @@ def test_reproduce_heterogeneity(tmp_path, monkeypatch, drawn):
         for i, (end, curve) in enumerate(zip(ends.lines, curves.lines, strict=True)):
             assert end.get_ydata() == pytest.approx([float(row[measure]) for row in rows[2 * i : 2 * i + 2]])
             assert curve.get_ydata()[-1] == end.get_ydata()[-1], "the most uneven level"
+    monkeypatch.setattr("proxdasa.reports.draw_levels", lambda _runs, path: path)  # once is enough
     assert "6 finished runs reused" in call(*chosen).stderr
 
 
 def test_reproduce_topology(tmp_path, monkeypatch, drawn):
     monkeypatch.setattr(cli.out, "width", 200)
+    monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
     result = call("topology", "--rounds", "20,40,20", "--trials", 2, "-o", tmp_path)
     assert result.exit_code == 0, result.output
     rows = columns(tmp_path / "table.csv")

@@ -25,6 +25,7 @@ from tests.processes import (
     check_same,
     commands,
     disturb,
+    here,
     listeners,
     newest,
     program,
@@ -33,7 +34,7 @@ from tests.processes import (
 )
 
 pytestmark = LINUX
-ITERATIONS = 40
+ITERATIONS = 24
 RUN = ("--exact", "--checkpoint-every", 1)
 SLOW = """
 import time
@@ -53,9 +54,8 @@ SILENCE = 10
 def undisturbed(tmp_path_factory):
     """A configuration file, ``run.toml``, and the results of its run, ``results``."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with commands(folder) as start:
-        file = write_config(folder / "run.toml", iterations=ITERATIONS, observe_every=20)
-        start("proxdasa", "run", file, "-o", folder / "results", "--exact").ended()
+    file = write_config(folder / "run.toml", iterations=ITERATIONS, observe_every=8)
+    here("run", file, "-o", folder / "results", "--exact")
     return folder
 
 
@@ -63,6 +63,12 @@ def undisturbed(tmp_path_factory):
 def start(tmp_path):
     with commands(tmp_path) as start:
         yield start
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """The environment of slow runs."""
+    return trouble(tmp_path / "slow", SLOW)
 
 
 # killed
@@ -81,10 +87,10 @@ def test_a_run_whose_processes_are_killed_ends_with_the_same_bits(seed, start, u
     assert sure <= text.count("signal SIGKILL; starting again from the last checkpoint") <= len(deeds), (deeds, text)
 
 
-def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed, tmp_path):
+def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, slow, undisturbed, tmp_path):
     results = tmp_path / "results"
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3)
-    command.until(lambda: newest(results) >= 5)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3, env=slow)
+    command.until(lambda: newest(results) >= 3)
     os.kill(command.workers()[1], signal.SIGKILL)
     lines = command.ended(3).splitlines()
     # Process 1 holds the agents 2 and 3.
@@ -99,11 +105,12 @@ def test_a_killed_process_is_named_and_the_run_can_be_resumed(start, undisturbed
     check_same(results, undisturbed / "results")
 
 
-def test_torchrun_restarts_a_run_whose_processes_are_killed(start, undisturbed, tmp_path):
+def test_torchrun_restarts_a_run_whose_processes_are_killed(start, slow, undisturbed, tmp_path):
     results = tmp_path / "results"
     options = ("--standalone", "--nproc-per-node", 2, "--max-restarts", 1)
-    command = start("torchrun", *options, "-m", "proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN)
-    command.until(lambda: newest(results) >= 5)
+    words = ("-m", "proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN)
+    command = start("torchrun", *options, *words, env=slow)
+    command.until(lambda: newest(results) >= 3)
     killed = command.workers()
     heard = [listeners(pid) for pid in killed]  # torchrun itself listens for other machines
     assert all(found and found <= LOOPBACK for found in heard), heard
@@ -113,7 +120,7 @@ def test_torchrun_restarts_a_run_whose_processes_are_killed(start, undisturbed, 
     assert not set(command.workers()) & set(killed)
     os.kill(command.pid, signal.SIGTERM)
     assert "interrupted after" in command.ended(*range(256)), "with whatever code torchrun has for it"
-    start("proxdasa", "resume", results).ended()
+    here("resume", results)
     check_same(results, undisturbed / "results")
 
 
@@ -158,11 +165,11 @@ def test_everybody_knows_who_is_lost_and_whether_it_has_ended(deed, why, interfa
             part.join()
 
 
-def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
+def test_a_silent_process_is_named_and_replaced(start, slow, undisturbed, tmp_path):
     results = tmp_path / "results"
     options = ("--processes", 4, "--timeout", SILENCE, "--max-restarts", 1)
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
-    command.until(lambda: newest(results) >= 5)
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options, env=slow)
+    command.until(lambda: newest(results) >= 3)
     os.kill(command.workers()[2], signal.SIGSTOP)
     command.until(lambda: "starting again" in command.text())
     silent, again = command.text().splitlines()
@@ -180,7 +187,7 @@ def test_a_silent_process_is_named_and_replaced(start, undisturbed, tmp_path):
         rf"error: agent \d has no message from agent 0 in iteration \d+: silent for {SILENCE} s", advice[0]
     )
     assert advice[1] == f"proxdasa resume {results} continues from the last checkpoint"
-    start("proxdasa", "resume", results).ended()
+    here("resume", results)
     check_same(results, undisturbed / "results")
 
 
@@ -190,74 +197,80 @@ def test_a_silent_process_under_mpi(start, undisturbed, tmp_path):
     results, options = tmp_path / "results", ("--timeout", SILENCE)
     words = ("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options)
     # Not stopped, because a forked process ends with the one that mpiexec knows of and kills.
-    env = trouble(
-        tmp_path / "trouble", "import signal, time; signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))"
-    )
-    command = start("mpiexec", "-n", 2, *words, env=env)
-    command.until(lambda: newest(results) >= 5)
+    deaf = "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))"
+    command = start("mpiexec", "-n", 2, *words, env=trouble(tmp_path / "trouble", SLOW + deaf))
+    command.until(lambda: newest(results) >= 3)
     os.kill(command.workers()[1], signal.SIGUSR1)
     text = command.ended(3, signal.SIGKILL)  # mpiexec may tell how it ended the silent one
     assert re.search(
         rf"^error: agent [0-2] has no message from agent [3-5] in iteration \d+: silent for {SILENCE} s$", text, re.M
     ), text
-    start("proxdasa", "resume", results).ended()
+    here("resume", results)
     check_same(results, undisturbed / "results")
 
 
 # asked to stop
 
 
-def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, undisturbed, tmp_path):
-    results = tmp_path / "results"
+def interrupt(command, results, number, whom=None):
+    """Send a signal to a process of this number, or to the launcher, when there is a new checkpoint.
 
-    def interrupted(command, k, number, whom):
-        command.until(lambda: newest(results) >= k)
-        os.kill(whom(), number)
-        text = command.ended(130)
-        made = int(re.search(r"interrupted after (\d+) iterations; the records so far are saved", text)[1])
-        assert newest(results) == made
-        assert text.endswith(f"proxdasa resume {results} continues the run\n")
+    All processes stop after the same iteration.
+    """
+    k = max(newest(results), 1)
+    command.until(lambda: newest(results) > k)
+    os.kill(command.pid if whom is None else command.workers()[whom], number)
+    text = command.ended(130)
+    assert f"interrupted after {newest(results)} iterations; the records so far are saved\n" in text
+    assert text.endswith(f"proxdasa resume {results} continues the run\n")
+    assert "has no message" not in text
 
-    options, slow = ("--processes", 4, "--max-restarts", 3), trouble(tmp_path / "slow", SLOW)
+
+def test_an_interrupted_run_goes_on_in_any_number_of_processes(start, slow, undisturbed, tmp_path):
+    """Whoever is sent whichever signal; in the next test the launcher is sent SIGTERM."""
+    results, options = tmp_path / "results", ("--processes", 4, "--max-restarts", 3)
     command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, *options, env=slow)
-    interrupted(command, 5, signal.SIGINT, lambda: command.pid)
-    command = start("proxdasa", "resume", results, "--processes", 2, env=slow)
-    interrupted(command, 15, signal.SIGTERM, lambda: command.pid)
-    command = start("proxdasa", "resume", results, "--processes", 3, "--max-restarts", 3, env=slow)
-    interrupted(command, 25, signal.SIGTERM, lambda: command.workers()[2])
-    start("proxdasa", "resume", results).ended()
+    interrupt(command, results, signal.SIGINT)
+    for size, number, whom in ((2, signal.SIGINT, 1), (3, signal.SIGTERM, 2), (3, signal.SIGHUP, 1)):
+        command = start("proxdasa", "resume", results, "--processes", size, "--max-restarts", 3, env=slow)
+        interrupt(command, results, number, whom)
+    here("resume", results)
     check_same(results, undisturbed / "results")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGTERM is sent to one of them above
-def test_a_signal_to_one_process_stops_all_of_them_with_a_checkpoint(number, start, undisturbed, tmp_path):
+def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, slow, undisturbed, tmp_path):
     results = tmp_path / "results"
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 3)
-    command.until(lambda: newest(results) >= 5)
-    os.kill(command.workers()[1], number)
-    text = command.ended(130)
-    assert f"interrupted after {newest(results)} iterations; the records so far are saved\n" in text
-    assert "has no message" not in text
-    start("proxdasa", "resume", results).ended()
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 2, env=slow)
+    interrupt(command, results, signal.SIGTERM)
+    for _ in range(2):  # comes before the processes have found each other, while they read, or at their first step
+        command = start("proxdasa", "resume", results, "--processes", 2, "--timeout", 1000, env=slow)
+        command.until(lambda command=command: len(command.workers()) == 2)
+        os.kill(command.pid, signal.SIGTERM)
+        last = command.ended(130).splitlines()[-2:]
+        kept = (
+            rf"interrupted(; the checkpoint after {newest(results)} iterations is kept| after {newest(results)} iter.*)"
+        )
+        assert re.fullmatch(kept, last[0]), last
+        assert last[1] == f"proxdasa resume {results} continues the run"
+    here("resume", results)
     check_same(results, undisturbed / "results")
 
 
 @pytest.fixture(scope="module")
 def undisturbed_by_default(undisturbed):
     """The results of the same run as people have it, not in exact mode."""
-    with commands(undisturbed) as start:
-        start("proxdasa", "run", undisturbed / "run.toml", "-o", undisturbed / "default").ended()
+    here("run", undisturbed / "run.toml", "-o", undisturbed / "default")
     return undisturbed / "default"
 
 
 @pytest.mark.parametrize(("number", "exact"), [(signal.SIGINT, False), (signal.SIGTERM, True), (signal.SIGHUP, False)])
-def test_an_interrupted_run_in_one_process_goes_on(number, exact, start, undisturbed, undisturbed_by_default, tmp_path):
+def test_an_interrupted_run_in_one_process_goes_on(
+    number, exact, start, slow, undisturbed, undisturbed_by_default, tmp_path
+):
     results, how = tmp_path / "results", RUN if exact else RUN[1:]
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *how, env=trouble(tmp_path / "s", SLOW))
-    command.until(lambda: newest(results) >= 5)
-    os.kill(command.pid, number)
-    assert f"proxdasa resume {results} continues the run" in command.ended(130)
-    start("proxdasa", "resume", results).ended()
+    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *how, env=slow)
+    interrupt(command, results, number)
+    here("resume", results)
     check_same(results, undisturbed / "results" if exact else undisturbed_by_default)
 
 
@@ -269,26 +282,6 @@ def test_several_interruptions_are_one(start, tmp_path):
         os.kill(command.pid, number)
     assert "the records so far are saved" in command.ended(130)
     assert len(proxdasa.load(tmp_path / "results").records) >= 4
-
-
-def test_a_resumed_run_can_be_stopped_before_its_first_iteration(start, undisturbed, tmp_path):
-    results = tmp_path / "results"
-    command = start("proxdasa", "run", undisturbed / "run.toml", "-o", results, *RUN, "--processes", 2)
-    command.until(lambda: newest(results) >= 5)
-    os.kill(command.pid, signal.SIGTERM)
-    command.ended(130)
-    for _ in range(3):  # comes before the processes have found each other, while they read, or at their first step
-        command = start("proxdasa", "resume", results, "--processes", 2, "--timeout", 1000)
-        command.until(lambda command=command: len(command.workers()) == 2)
-        os.kill(command.pid, signal.SIGTERM)
-        last = command.ended(130).splitlines()[-2:]
-        kept = (
-            rf"interrupted(; the checkpoint after {newest(results)} iterations is kept| after {newest(results)} iter.*)"
-        )
-        assert re.fullmatch(kept, last[0]), last
-        assert last[1] == f"proxdasa resume {results} continues the run"
-    start("proxdasa", "resume", results).ended()
-    check_same(results, undisturbed / "results")
 
 
 def test_a_process_without_others_stops_at_once():
@@ -316,14 +309,13 @@ def test_values_that_are_not_finite_end_a_run_for_good(start, tmp_path):
 
 def test_a_diverging_trial_costs_the_others_nothing_in_several_processes(start, tmp_path):
     results, alone = tmp_path / "results", tmp_path / "alone"
-    changes = {"iterations": 200, "gamma": "[0.01, 50.0]", "observe_every": 20}
-    file = write_config(tmp_path / "run.toml", **changes)
-    one = start("proxdasa", "run", file, "-o", alone, "--exact").ended()
+    file = write_config(tmp_path / "run.toml", iterations=40, gamma="[0.01, 50.0]", observe_every=20)
+    one = here("run", file, "-o", alone, "--exact")
     text = start("proxdasa", "run", file, "-o", results, "--exact", "--processes", 2).ended()
     told = r"trial 1 diverged: agent \d met the first non-finite value in iteration \d+; its records up to iteration"
     assert re.findall(told, text) == re.findall(told, one) != []
     saved, expected = proxdasa.load(results), proxdasa.load(alone)
-    assert (saved.stopped, saved.iterations, saved.diverged) == (None, 200, expected.diverged)
+    assert (saved.stopped, saved.iterations, saved.diverged) == (None, 40, expected.diverged)
     assert torch.equal(saved.mean[0], expected.mean[0])
     assert not (results / "checkpoints").exists()
 
@@ -371,13 +363,11 @@ def test_processes_that_disagree_under_mpi(start, tmp_path):
 def interrupted(undisturbed, tmp_path_factory):
     """The results folder of a run that was stopped, with two checkpoints, and that of another run."""
     folder = tmp_path_factory.mktemp("interrupted")
-    other = write_config(folder / "other.toml", iterations=ITERATIONS, observe_every=20, gamma=0.02)
+    other = write_config(folder / "other.toml", iterations=ITERATIONS, observe_every=8, gamma=0.02)
     with commands(folder) as start:
+        env = trouble(folder / "slow", SLOW)
         for name, file in (("results", undisturbed / "run.toml"), ("other", other)):
-            command = start("proxdasa", "run", file, "-o", folder / name, *RUN)
-            command.until(lambda name=name: newest(folder / name) >= 5)
-            os.kill(command.pid, signal.SIGTERM)
-            command.ended(130)
+            interrupt(start("proxdasa", "run", file, "-o", folder / name, *RUN, env=env), folder / name, signal.SIGTERM)
     return folder
 
 
@@ -406,18 +396,21 @@ def test_a_damaged_checkpoint_is_passed_over(harm, start, interrupted, undisturb
     damaged = results / "checkpoints" / f"{newest(results):09d}"
     HARM[harm](damaged / "state.safetensors")
     found = (damaged / "state.safetensors").read_bytes()
-    text = start("proxdasa", "resume", results, *(("--processes", 2) if harm == "flipped" else ())).ended()
+    if harm == "flipped":
+        text = start("proxdasa", "resume", results, "--processes", 2).ended()
+    else:
+        text = here("resume", results)
     assert re.match(rf"warning: {damaged}/state.safetensors .*; the run continues from \d+\n", text)
     check_same(results, undisturbed / "results")
     assert (damaged.with_name(f"{damaged.name}.damaged") / "state.safetensors").read_bytes() == found
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_checkpoint_of_another_run_is_passed_over(start, interrupted, undisturbed, tmp_path):
+def test_a_checkpoint_of_another_run_is_passed_over(interrupted, undisturbed, tmp_path):
     results = shutil.copytree(interrupted / "results", tmp_path / "results")
     foreign = results / "checkpoints" / f"{ITERATIONS - 1:09d}"
     shutil.copytree(interrupted / "other" / "checkpoints" / f"{newest(interrupted / 'other'):09d}", foreign)
-    text = start("proxdasa", "resume", results).ended()
+    text = here("resume", results)
     assert re.match(rf"warning: {foreign} belongs to a run with other settings; the run continues from \d+\n", text)
     assert "another folder; the run continues" in text, "where it wants to leave its own"
     check_same(results, undisturbed / "results")

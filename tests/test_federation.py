@@ -36,7 +36,7 @@ def halves(federation):
     between = ("aachen", "berlin"), ("celle", "dresden")
     federation.slow_down()
     federation.cut(*between)
-    federation.wait_for(20)
+    federation.wait_for(14)
     federation.cut(*between, restore=True)
     federation.wait_for_links(*between)
 
@@ -60,18 +60,18 @@ def slow(federation):
 
 def back_over_long_links(federation):
     """The site that comes back computes much faster than the others, who wait for each other's messages."""
-    federation.start().wait_for(20)
+    federation.start().wait_for(10)
     federation.wait_for_checkpoint("celle")
     federation.kill("celle")
-    federation.wait_for(30)
+    federation.wait_for(25)
     federation.start("celle")
 
 
 STORIES = {
-    undisturbed: {"iterations": 20, "patience": 60.0, "checkpoint_every": 60.0},
-    killed_and_back: {"iterations": 300},
-    halves: {"iterations": 300, "checkpoint_every": 60.0},
-    back_over_long_links: {"iterations": 120, "delay": 0.03, "patience": 2.0},
+    undisturbed: {"iterations": 20, "patience": 60.0},
+    killed_and_back: {"iterations": 100, "patience": 2.0},
+    halves: {"iterations": 100, "patience": 2.0},
+    back_over_long_links: {"iterations": 90, "delay": 0.03, "patience": 2.0},
 }
 """What is always tested."""
 MORE = {
@@ -204,7 +204,7 @@ def test_nobody_jumps_after_a_site_that_comes_back(told):
     """The others make their iterations, of which they would otherwise skip more than half; load may cost a few."""
     sites = told[back_over_long_links].sites
     made = {name: sites[name].agent.counts()["samples"] for name in ("aachen", "berlin", "dresden")}
-    assert min(made.values()) > 80, made
+    assert min(made.values()) > 60, made
 
 
 @pytest.mark.slow

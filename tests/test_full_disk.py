@@ -135,7 +135,7 @@ def run(*words):
     print("exit code", subprocess.run([*STAND_IN, "proxdasa", *words], check=False).returncode, flush=True)
 
 mount("-t", "tmpfs", "-o", "size=1024k", "none", disk)
-run("run", file, "-o", f"{disk}/results", "--checkpoint-every", "10")
+run("run", file, "-o", f"{disk}/results", "--checkpoint-every", "2")
 shutil.copytree(f"{disk}/results", f"{kept}/full")
 mount("-o", "remount,size=16m", disk)
 run("resume", f"{disk}/results")
@@ -144,11 +144,12 @@ shutil.copytree(f"{disk}/results", f"{kept}/after")
 """What an interpreter does in a name space, which the commands enter too."""
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path):
     """A small file system in a name space of its own; two checkpoints fit and the final state besides them does not."""
     if not shutil.which("unshare"):
         pytest.skip("there is no program unshare here, which makes a name space")
-    file = write_config(tmp_path / "run.toml", iterations=20, observe_every=10, dim=2_000)
+    file = write_config(tmp_path / "run.toml", iterations=4, observe_every=2, dim=2_000)
     for name in ("disk", "kept"):
         (tmp_path / name).mkdir()
     results, kept = tmp_path / "disk" / "results", tmp_path / "kept" / "full"
@@ -165,7 +166,7 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
     assert f"proxdasa resume {results} continues from the last checkpoint" in made.stderr
     assert "Traceback" not in made.stderr
     assert names(kept) == [".lock", "checkpoints", "config.json", "records.jsonl"]
-    assert {row["k"] for row in records.read_rows(kept)} == {0, 10, 20}
+    assert {row["k"] for row in records.read_rows(kept)} == {0, 2, 4}
     assert CliRunner().invoke(app, ["report", str(kept)]).exit_code == 0
     assert CliRunner().invoke(app, ["run", str(file), "-o", str(tmp_path / "whole")]).exit_code == 0
     check_same(tmp_path / "kept" / "after", tmp_path / "whole")
@@ -173,12 +174,12 @@ def test_a_run_on_a_disk_that_is_really_full_goes_on_when_there_is_room(tmp_path
 
 @LINUX
 def test_a_bound_on_the_size_of_files_leaves_the_records_too(tmp_path):
-    file = write_config(tmp_path / "run.toml", iterations=20, observe_every=10, dim=2_000)
+    file = write_config(tmp_path / "run.toml", iterations=4, observe_every=2, dim=2_000)
     env = trouble(tmp_path / "bound", "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))")
     with commands(tmp_path) as start:
-        words = ("run", file, "-o", tmp_path / "results", "--checkpoint-every", 10)
+        words = ("run", file, "-o", tmp_path / "results", "--checkpoint-every", 2)
         said = start("proxdasa", *words, env=env).ended(5)
     assert said.count("earlier checkpoints are as they were; the run continues") == 2
     assert "there is no checkpoint to continue from" in said
     assert "Traceback" not in said
-    assert {row["k"] for row in records.read_rows(tmp_path / "results")} == {0, 10, 20}
+    assert {row["k"] for row in records.read_rows(tmp_path / "results")} == {0, 2, 4}

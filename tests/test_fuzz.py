@@ -1,6 +1,7 @@
 """Files from others, damaged or invented: never a traceback, a hang, a file opened outside, or much memory."""
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -19,11 +20,12 @@ from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner
 
 import proxdasa
-from proxdasa import cli, networks, problems, schedules
+from proxdasa import cli, metrics, networks, problems, schedules
 from proxdasa.configs.reading import build, read
 from proxdasa.runs import checkpoints
 from tests.laws import FEWER, TWICE
 from tests.processes import LINUX
+from tests.results import opened_files
 
 pytestmark = LINUX
 
@@ -48,7 +50,8 @@ def material(tmp_path_factory):
     problem = problems.PhaseRetrieval(agents=3, dim=4, sparsity=2, evaluation=10)
     stop = proxdasa.Stationary(1e-12, every=5)
     run = proxdasa.run(
-        method, problem, networks.ring(3), iterations=20, observe_every=5, trials=2, stop=stop,
+        method, problem, networks.ring(3), iterations=20, observe_every=10, trials=2, stop=stop,
+        metrics=(metrics.loss, metrics.stationarity, metrics.consensus),
         checkpoints=folder / "run" / "checkpoints", checkpoint_every=10,
     )  # fmt: skip
     run.save(folder / "run")
@@ -131,16 +134,6 @@ def damaged(draw, data):
 
 # what must not happen
 
-_OPENED: list[str] | None = None
-
-
-def _note(event, arguments):
-    if _OPENED is not None and event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        _OPENED.append(os.path.realpath(os.fsdecode(arguments[0])))
-
-
-sys.addaudithook(_note)  # for good, but it does nothing outside `bounded`
-
 
 class TooLongError(BaseException):
     """Not an Exception, so that nobody takes it for bad input."""
@@ -153,24 +146,27 @@ def _stop(*_):
 @contextlib.contextmanager
 def bounded(*folders):
     """In here nothing but these folders, and what Python and its libraries consist of, may be opened."""
-    global _OPENED  # noqa: PLW0603 - hooks cannot be removed
-    own = [*folders, sys.prefix, sys.base_prefix, "/usr", "/proc", "/sys", "/etc", os.devnull, Path.home() / ".cache"]
-    own += [Path(proxdasa.__file__).parent, os.environ.get("MPLCONFIGDIR", Path.home() / ".config" / "matplotlib")]
-    allowed = tuple(os.path.realpath(folder) for folder in own)
+    allowed = (*map(os.path.realpath, folders), *_libraries())
     before, held = resource.getrlimit(resource.RLIMIT_DATA), int(_status("VmData")) * 1024
     handler = signal.signal(signal.SIGPROF, _stop)
-    _OPENED = []
-    try:
-        resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY, before[1]))
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, handler)
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-        opened, _OPENED = _OPENED, None
-    outside = [name for name in opened if not name.startswith(allowed)]
+    with opened_files() as opened:
+        try:
+            resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY, before[1]))
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.signal(signal.SIGPROF, handler)
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+    outside = [name for name in opened if not os.path.realpath(name).startswith(allowed)]
     assert not outside
+
+
+@functools.cache
+def _libraries():
+    own = [sys.prefix, sys.base_prefix, "/usr", "/proc", "/sys", "/etc", os.devnull, Path.home() / ".cache"]
+    own += [Path(proxdasa.__file__).parent, os.environ.get("MPLCONFIGDIR", Path.home() / ".config" / "matplotlib")]
+    return [os.path.realpath(folder) for folder in own]
 
 
 def _status(name):

@@ -1,7 +1,7 @@
 """What is imported, and what need not be there: programs of a user's own, in a fresh interpreter.
 
-One interpreter imports torch, which takes seconds, and forks for each program. They end without taking torch down,
-which takes almost as long.
+One interpreter, which has neither scikit-learn nor pytest, imports torch and proxdasa, which takes seconds, and forks
+for each program. They end without taking torch down, which takes almost as long.
 """
 
 import json
@@ -16,13 +16,9 @@ pytestmark = LINUX
 
 PROGRAMS = {
     "no scikit-learn": """
-sys.modules["sklearn"] = None
-import proxdasa
 import proxdasa.estimators
 """,
     "no pytest": """
-sys.modules["pytest"] = None
-import proxdasa
 print(proxdasa.testing.check_algorithm(proxdasa.DPSGD))
 """,
     "no compiler": """
@@ -33,7 +29,11 @@ print("torch._dynamo" in sys.modules)
 """,
 }
 FORKING = """
-import json, os, sys, torch, traceback
+import json, os, sys, traceback
+sys.modules["sklearn"] = sys.modules["pytest"] = None
+import torch
+import proxdasa
+import proxdasa.problems
 for name, program in json.loads(sys.argv[1]).items():
     if not (pid := os.fork()):
         os.dup2(os.open(f"{sys.argv[2]}/{name}", os.O_CREAT | os.O_WRONLY), 1)

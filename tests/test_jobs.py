@@ -1,6 +1,7 @@
 """Runs in several processes: the same numbers as in one, whatever happens to the processes."""
 
 import dataclasses
+import functools
 import os
 import signal
 import time
@@ -42,7 +43,7 @@ def as_ours(measure):
 def setup(**settings):
     problem = problems.PhaseRetrieval(agents=4, dim=10, sparsity=3, evaluation=50)
     method = proxdasa.ProxDASA(gamma=proxdasa.per_trial([0.01, 0.02, 0.03, 0.04]))
-    settings = {"trials": 4, "iterations": 40, "observe_every": 5, "regularizer": regularizers.L1(0.01), **settings}
+    settings = {"trials": 4, "iterations": 20, "observe_every": 5, "regularizer": regularizers.L1(0.01), **settings}
     return Setup(settings.pop("algorithm", method), settings.pop("problem", problem), networks.ring(4), **settings)
 
 
@@ -98,8 +99,14 @@ def test_any_number_of_processes_gives_the_same_numbers_and_progress():
     assert_same(one, three)
     observations = [[entry for entry in seen[count] if entry[2]] for count in (1, 2, 3)]
     assert observations[0] == observations[1] == observations[2]
-    assert [entry[0] for entry in observations[0]] == list(range(0, 41, 5))
+    assert [entry[0] for entry in observations[0]] == list(range(0, 21, 5))
     assert all(len(entry[2]) == 4 for entry in observations[0])
+
+
+@functools.cache
+def uninterrupted():
+    """The result of the run of the next tests."""
+    return run_setup(setup(iterations=200, observe_every=20), None, None, 1)
 
 
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
@@ -118,7 +125,7 @@ def test_an_interrupted_run_resumes_in_any_number_of_processes(first, then, tmp_
     assert (tmp_path / "config.json").is_file()
     with pytest.raises(ValueError, match="computed in parts"):
         made.run(None, Saving(tmp_path))
-    assert_same(run_setup(made, None, Saving(tmp_path), then), run_setup(made, None, None, 1))
+    assert_same(run_setup(made, None, Saving(tmp_path), then), uninterrupted())
     assert not list(tmp_path.iterdir())
 
 
@@ -132,11 +139,11 @@ def test_a_killed_process_costs_its_own_part_only(tmp_path):
 
     made = setup(metrics=[Metric("killing", as_ours(killing))])
     victim.touch()
-    saving = Saving(tmp_path / "checkpoints", every=20)
+    saving = Saving(tmp_path / "checkpoints", every=10)
     with pytest.raises(PeerError, match=r"trial 1 of Prox-DASA ended with signal SIGKILL \(was there not enough mem"):
         run_setup(made, None, saving, 4)
-    kept = sorted(str(path.relative_to(saving.folder)) for path in saving.folder.glob("*/000000040"))
-    assert kept == [f"trials-00{i}-00{i}/000000040" for i in (0, 2, 3)]
+    kept = sorted(str(path.relative_to(saving.folder)) for path in saving.folder.glob("*/000000020"))
+    assert kept == [f"trials-00{i}-00{i}/000000020" for i in (0, 2, 3)]
     with pytest.raises(PeerError, match="SIGKILL"):
         run_setup(made, None, None, 2)
     victim.unlink()
@@ -312,8 +319,8 @@ def test_progress_goes_on_where_a_part_diverges(monkeypatch):
     for count in (1, 2):
         seen = []
         run_setup(made, lambda k, _iterations, rows, seen=seen: seen.append((k, len(rows))), None, count)
-        assert [entry for entry in seen if entry[1]] == [(0, 4), *((k, 3) for k in range(5, 41, 5))]
-    assert events.index((2, "diverged")) < events.index((0, 40))
+        assert [entry for entry in seen if entry[1]] == [(0, 4), *((k, 3) for k in range(5, 21, 5))]
+    assert events.index((2, "diverged")) < events.index((0, 20))
 
 
 @pytest.mark.filterwarnings("ignore::proxdasa.DivergenceWarning")

@@ -20,6 +20,7 @@ from tests.processes import (
     LOOPBACK,
     check_same,
     commands,
+    here,
     listeners,
     newest,
     trouble,
@@ -225,7 +226,7 @@ def test_a_launcher_whose_processes_were_asked_to_stop_before_they_could_speak_s
 
 def test_results_are_replaced_if_asked(start, file, tmp_path):
     words = ("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 2)
-    start(*words).ended()
+    here(*words[1:-2])
     assert "holds results already" in start(*words).ended(2)
     start(*words, "--overwrite").ended()
 
@@ -264,14 +265,17 @@ def test_of_several_processes_the_one_that_writes_refuses_a_folder_and_tells_the
 # as a user has it
 
 
-def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_killed(start, tmp_path):
-    """In fresh interpreters; that processes are replaced is tested above and in `test_faults`."""
-    file = write_config(tmp_path / "run.toml", iterations=60)
-    results, options = tmp_path / "results", ("--exact", "--checkpoint-every", 1)
-    start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
-    words = ("proxdasa", "run", file, "-o", results, *options, "--processes", 2)
-    command = start(*words, env=trouble(tmp_path / "slow", SLOW), fork=False)
-    command.until(lambda: newest(results) >= 5)
+@pytest.mark.parametrize("how", [{"fresh": True}, pytest.param({"fork": False}, marks=pytest.mark.slow)])
+def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_killed(how, start, tmp_path):
+    """The process that writes is a fresh interpreter, and so are all with ``fork=False``.
+
+    That processes are replaced is tested above and in `test_faults`.
+    """
+    file, results = write_config(tmp_path / "run.toml", iterations=30), tmp_path / "results"
+    here("run", file, "-o", tmp_path / "undisturbed", "--exact")
+    words = ("proxdasa", "run", file, "-o", results, "--exact", "--checkpoint-every", 1, "--processes", 2)
+    command = start(*words, env=trouble(tmp_path / "slow", SLOW), **how)
+    command.until(lambda: newest(results) >= 2)
     workers = command.workers()
     heard = {pid: listeners(pid) for pid in command.processes()}
     assert len(heard) == 3
@@ -279,7 +283,7 @@ def test_a_run_listens_on_this_machine_alone_and_stops_when_its_launcher_is_kill
     assert heard[command.pid] == set(), heard
     os.kill(command.pid, signal.SIGKILL)
     assert "interrupted after" in command.ended(-signal.SIGKILL)
-    start("proxdasa", "resume", results).ended()
+    here("resume", results)
     check_same(results, tmp_path / "undisturbed")
 
 

@@ -196,9 +196,10 @@ def test_numbering():
 def connected_graphs(draw):
     n = draw(st.integers(1, 12))
     graph = nx.empty_graph(n)
-    graph.add_edges_from((draw(st.integers(0, i - 1)), i) for i in range(1, n))
-    pair = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1))
-    graph.add_edges_from(draw(st.lists(pair, max_size=20)))  # self-loops included: they must not matter
+    parents = draw(st.binary(min_size=n - 1, max_size=n - 1))  # bytes are drawn at once
+    graph.add_edges_from((byte % i, i) for i, byte in enumerate(parents, start=1))
+    ends = [byte % n for byte in draw(st.binary(max_size=40))]
+    graph.add_edges_from(zip(ends[::2], ends[1::2], strict=False))  # self-loops included: they must not matter
     return graph
 
 
@@ -211,8 +212,9 @@ def laplacian(graph):
 def test_metropolis_on_any_graph(graph):
     network = from_graph(graph)
     laws(network)
+    W = network.W.toarray()
     for i, j in network.edges:
-        assert network.W[i, j] == 1 / (1 + max(network.degrees[i], network.degrees[j]))
+        assert W[i, j] == 1 / (1 + max(network.degrees[i], network.degrees[j]))
     assert {frozenset(edge) for edge in network.edges.tolist()} == {
         frozenset(edge) for edge in graph.edges if edge[0] != edge[1]
     }
@@ -295,8 +297,8 @@ def test_large_rings_and_paths(n):
 
 @pytest.mark.usefixtures("no_dense_route")
 def test_large_graphs_with_closed_forms():
-    assert abs(relative_gap(torus(64, 64), 2 / 5 * (1 - np.cos(2 * np.pi / 64)))) < 1e-10
-    assert abs(relative_gap(star(2000), 1 / 2000)) < 1e-10
+    assert abs(relative_gap(torus(32, 32), 2 / 5 * (1 - np.cos(2 * np.pi / 32)))) < 1e-10
+    assert abs(relative_gap(star(1000), 1 / 1000)) < 1e-10
     assert abs(relative_gap(hypercube(10), 2 / 11)) < 1e-12
 
 
@@ -319,7 +321,7 @@ def test_one_large_self_weight_does_not_hide_the_smallest_eigenvalue():
 
 
 @pytest.mark.usefixtures("no_dense_route")
-@pytest.mark.parametrize("n", [1000, 1001])
+@pytest.mark.parametrize("n", [600, 601])
 def test_best_constant_on_large_graphs(n):
     values = 4 * np.sin(np.pi * np.arange(1, n) / n) ** 2
     gap = 2 * values.min() / (values.min() + values.max())
@@ -330,9 +332,11 @@ def test_best_constant_on_large_graphs(n):
 
 
 @pytest.mark.parametrize(
-    "network", [regular(520, 3), erdos_renyi(520, 0.03), grid(20, 26), ladder(260)], ids=lambda network: network.label
-)
-def test_sparse_route_agrees_with_lapack(network):
+    "build", [partial(regular, 520, 3), partial(erdos_renyi, 520, 0.03), partial(grid, 20, 26), partial(ladder, 260)],
+    ids=lambda build: build.func.__name__,
+)  # fmt: skip
+def test_sparse_route_agrees_with_lapack(build):
+    network = build()
     assert network.n > spectrum.DENSE_LIMIT
     values = np.linalg.eigvalsh(network.W.toarray())
     assert network.rho == pytest.approx(max(-values[0], values[-2]), abs=1e-13)
@@ -442,13 +446,13 @@ def in_precision(W, dtype):
     return torch.from_numpy(W).to(dtype) if isinstance(dtype, torch.dtype) else W.astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", LESS, ids=str)
 @pytest.mark.parametrize("network", EXAMPLES, ids=lambda network: network.label)
-def test_a_matrix_is_judged_by_its_own_precision_and_then_corrected(network, dtype):
+def test_a_matrix_is_judged_by_its_own_precision_and_then_corrected(network):
     W = network.W.toarray()
-    found = from_matrix(in_precision(W, dtype))
-    laws(found)
-    np.testing.assert_allclose(found.W.toarray(), W, rtol=0, atol=1e-7 if "32" in str(dtype) else 1e-3)
+    for dtype in LESS:
+        found = from_matrix(in_precision(W, dtype))
+        laws(found)
+        np.testing.assert_allclose(found.W.toarray(), W, rtol=0, atol=1e-7 if "32" in str(dtype) else 1e-3)
 
 
 def test_weights_of_a_third_in_single_precision_are_a_mixing_matrix():

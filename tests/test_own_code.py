@@ -94,7 +94,7 @@ def nothing():
 METHOD = {"name": "NAME:Plain", "gamma": 0.2}
 PROBLEM = {"name": "Supervised", "model": {"name": "NAME:Net", "width": 4}, "data": {"name": "NAME:load", "rows": 24},
            "agents": 4, "batch_size": 2}  # fmt: skip
-SETTINGS = {"iterations": 12, "algorithm": METHOD, "problem": PROBLEM, "network": "ring"}
+SETTINGS = {"iterations": 12, "observe_every": 12, "algorithm": METHOD, "problem": PROBLEM, "network": "ring"}
 OWN = {
     "regularizer": {"name": "NAME:Shrink", "weight": 0.1},
     "problem": {**PROBLEM, "loss": "NAME:huber"},
@@ -141,8 +141,9 @@ def test_what_is_saved_describes_the_same_run(module, tmp_path, changes):
     assert json.loads(json.dumps(again)) == again
     assert module in json.dumps(again)
     settings = {key: value for key, value in again.items() if key != "facts"}
-    assert build(settings).config() == again
-    assert torch.equal(build(settings).run().x, made.run().x)
+    built = build(settings)
+    assert built.config() == again
+    assert torch.equal(built.run().x, made.run().x)
 
 
 @pytest.mark.usefixtures("drawn")

@@ -24,7 +24,7 @@ def test_partitions_are_disjoint_and_cover(kind, case):
     partition = case.draw(PARTITIONS[kind])
     agents = case.draw(st.integers(1, 12))
     least = agents * getattr(partition, "per_agent", 1)
-    y = case.draw(st.lists(st.integers(0, 4), min_size=least, max_size=least + 20))
+    y = [byte % 5 for byte in case.draw(st.binary(min_size=least, max_size=least + 20))]  # drawn at once
     labels = torch.tensor(y)
     parts = partition(labels, agents)
     sizes = [len(part) for part in parts]

@@ -24,8 +24,8 @@ PHASES = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=20)
 
 
 def setup(**changes):
-    given = {"algorithm": proxdasa.ProxDASA(0.1), "problem": PHASES, "network": networks.ring(4), "iterations": 12}
-    return Setup(**given | {"observe_every": 4} | changes)
+    given = {"algorithm": proxdasa.ProxDASA(0.1), "problem": PHASES, "network": networks.ring(4), "iterations": 6}
+    return Setup(**given | {"observe_every": 2, "metrics": [metrics.loss]} | changes)
 
 
 def supervised(**changes):
@@ -33,7 +33,7 @@ def supervised(**changes):
     return {"problem": problems.Supervised(**given)}
 
 
-def stop(made, folder, k=8):
+def stop(made, folder, k=4):
     def interrupt(now, _iterations, _rows):
         if now >= k:
             raise KeyboardInterrupt
@@ -201,14 +201,14 @@ def lean(share):
 PAIRS = {
     "a step size": [{"algorithm": proxdasa.ProxDASA(0.1, lambda k, a=a: a)} for a in (0.1, 0.9)],
     "a step size that changes late": [
-        {"algorithm": proxdasa.ProxDASA(0.1, lambda k, last=last: 0.1 if k < 11 else last)} for last in (0.1, 0.2)
+        {"algorithm": proxdasa.ProxDASA(0.1, lambda k, last=last: 0.1 if k < 5 else last)} for last in (0.1, 0.2)
     ],
     "one step size per trial": [
         {"algorithm": proxdasa.ProxDASA(0.1, lambda k, a=a: proxdasa.per_trial([a, 0.1])), "trials": 2}
         for a in (0.1, 0.9)
     ],
     "a method of ours bound to other numbers": [
-        {"algorithm": proxdasa.ProxDASA(0.1, schedules.constant(a).bind(4, 12, torch.float32).__call__)}
+        {"algorithm": proxdasa.ProxDASA(0.1, schedules.constant(a).bind(4, 6, torch.float32).__call__)}
         for a in (0.1, 0.9)
     ],
     "a rule of one's own": [
@@ -239,9 +239,9 @@ def test_a_run_does_not_go_on_with_another(name, tmp_path):
     with pytest.raises(ValueError, match=r"comput|belongs to a run with other settings") as refused:
         other.run(None, Saving(tmp_path))
     assert "choose another folder, or move this one away to start again" in str(refused.value)
-    again = setup(**PAIRS[name][0]).run(None, Saving(tmp_path))
-    assert torch.equal(again.x, one.run().x), "and the run itself does"
-    assert [row["samples"] for row in again.records] == [row["samples"] for row in one.run().records]
+    again, whole = setup(**PAIRS[name][0]).run(None, Saving(tmp_path)), one.run()
+    assert torch.equal(again.x, whole.x), "and the run itself does"
+    assert [row["samples"] for row in again.records] == [row["samples"] for row in whole.records]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_it_is_said_what_is_another(name, said, tmp_path):
 def test_agents_in_several_processes_see_it_too(name, tmp_path):
     one, other = (setup(exact=True, **changes) for changes in PAIRS[name])
 
-    assert {result.stopped for result in run_until(one, 2, 4, Saving(tmp_path))} == {"interrupted"}
+    assert {result.stopped for result in run_until(one, 2, 2, Saving(tmp_path))} == {"interrupted"}
     for told in run_until(other, 2, None, Saving(tmp_path)):
         assert isinstance(told, ValueError | PeerError)
         assert "computed something else" in str(told)
@@ -288,7 +288,7 @@ def test_a_step_size_that_is_no_function_of_k_is_refused_where_it_would_have_to_
         return 0.1 / len(calls)
 
     made = setup(algorithm=proxdasa.ProxDASA(0.1, alpha))
-    assert made.run().iterations == 12
+    assert made.run().iterations == 6
     with pytest.raises(ValueError, match=r"algorithm.alpha is not a function of k alone: for k = 0 it was .* and then"):
         made.run(None, Saving(tmp_path))
 

@@ -43,6 +43,8 @@ DOWNLOADED = {
     "proxdasa.data.mnist": "mnist",
 }
 """Objects whose examples need the files of a data set."""
+READ = ("proxdasa.data.a9a", "proxdasa.data.mnist")
+"""Those that read all of it; `tests/test_data.py` does so too, and checks the same shapes."""
 
 
 def find(name):
@@ -75,8 +77,10 @@ def start():
 EXAMPLES = [name for name in LISTED if needs_example(find(name))]
 
 
-@pytest.mark.usefixtures("laid_out")
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in READ else name for name in EXAMPLES]
+)
 def test_every_public_object_has_an_example_that_runs(name, tmp_path, monkeypatch):
     thing = inspect.unwrap(find(name))
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(thing) or "", start(), name, None, 0)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ MADE = Setup(
     networks.ring(4),
     iterations=12,
     observe_every=2,
+    metrics=(proxdasa.metrics.loss,),
     trials=2,
     random_iterate=True,
     stop=proxdasa.Stationary(1e-12, every=4),
@@ -34,15 +37,26 @@ MADE = Setup(
 WHOLE = MADE.run()
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """Two checkpoints, of iterations 4 and 8."""
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """The checkpoints of a run that was interrupted, of iterations 4 and 8."""
+    path = tmp_path_factory.mktemp("stopped")
 
     def interrupt(k, _iterations, _rows):
         if k >= 8:
             raise KeyboardInterrupt
 
-    MADE.run(interrupt, Saving(tmp_path, 4))
+    MADE.run(interrupt, Saving(path, 4))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, stopped):
+    """A copy, in which both checkpoints have their rows in one file too."""
+    shutil.copytree(stopped, tmp_path, dirs_exist_ok=True)
+    earlier, later = (tmp_path / name / "rows.jsonl" for name in ("000000004", "000000008"))
+    earlier.unlink()
+    os.link(later, earlier)
     return tmp_path
 
 
@@ -136,7 +150,17 @@ def test_the_earlier_checkpoint_is_used(folder, name):
     assert torch.equal(result.x, WHOLE.x)
     assert [row["k"] for row in result.records] == [row["k"] for row in WHOLE.records]
     assert contents(folder / "000000008.damaged") == before, "set aside where the run leaves its own"
-    assert MADE.run(None, Saving(folder)).iterations == 12, "and it can go on from that"
+
+
+@pytest.mark.parametrize("name", ["a shape", "rows in another order", "another k"])
+def test_it_can_go_on_from_the_checkpoints_of_such_a_run(folder, name):
+    newest = folder / "000000008"
+    forge(newest, **WRONG[name](newest))
+    with pytest.warns(CheckpointWarning):
+        MADE.run(None, Saving(folder, 4))
+    again = MADE.run(None, Saving(folder))
+    assert again.iterations == 12
+    assert torch.equal(again.x, WHOLE.x)
 
 
 @pytest.mark.parametrize("k", [13, 10**12])
@@ -191,15 +215,10 @@ json_values = st.recursive(
     st.sampled_from(["k", "notes", "files", "contents", "observed", "seconds", "counts", "diverged", "watch"]),
     json_values,
 )
-def test_whatever_a_manifest_says_a_run_goes_on_rightly_or_refuses(tmp_path_factory, key, value):
+def test_whatever_a_manifest_says_a_run_goes_on_rightly_or_refuses(tmp_path_factory, stopped, key, value):
     folder = tmp_path_factory.mktemp("forged")
-
-    def interrupt(k, _iterations, _rows):
-        if k >= 4:
-            raise KeyboardInterrupt
-
-    MADE.run(interrupt, Saving(folder))
-    place = folder / "000000004"
+    shutil.copy(stopped / "config.json", folder)
+    place = shutil.copytree(stopped / "000000008", folder / "000000008")
     forge(place, **({key: value} if key in ("k", "notes", "files", "contents") else notes(**{key: value})(place)))
     try:
         x, told = MADE.run(None, Saving(folder)).x, ""
@@ -215,12 +234,19 @@ def test_checkpoints_every_so_often_is_a_number_or_a_sentence(tmp_path, every):
         Saving(tmp_path, every)
 
 
-@pytest.mark.parametrize("ending", [{"checkpoint_every": -5}, {"checkpoint_every": math.inf}, [], 5, None])
-def test_a_folder_that_says_otherwise_is_not_resumed(tmp_path, ending):
-    config = write_config(tmp_path / "run.toml", iterations=20, observe_every=10)
-    run = CliRunner().invoke(app, ["run", str(config), "-o", str(tmp_path / "r"), "--checkpoint-every", "10"])
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """The folder of a run with checkpoints."""
+    path = tmp_path_factory.mktemp("results")
+    config = write_config(path / "run.toml", iterations=20, observe_every=10)
+    run = CliRunner().invoke(app, ["run", str(config), "-o", str(path / "r"), "--checkpoint-every", "10"])
     assert run.exit_code == 0, run.output
-    told = tmp_path / "r" / "checkpoints" / "config.json"
+    return path / "r"
+
+
+@pytest.mark.parametrize("ending", [{"checkpoint_every": -5}, {"checkpoint_every": math.inf}, [], 5, None])
+def test_a_folder_that_says_otherwise_is_not_resumed(tmp_path, results, ending):
+    told = shutil.copytree(results, tmp_path / "r") / "checkpoints" / "config.json"
     told.write_text(json.dumps(json.loads(told.read_text()) | {"ending": ending}))
     resumed = CliRunner().invoke(app, ["resume", str(tmp_path / "r")])
     assert resumed.exit_code == 2

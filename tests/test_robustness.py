@@ -14,6 +14,7 @@ from proxdasa.mixing import CompressedGossip, Gossip
 from proxdasa.networks import ring
 from proxdasa.problems import Quadratic
 from proxdasa.regularizers import Zero
+from proxdasa.runs.saving import Saving
 
 TRACKING = ProxDASAGT(gamma=0.3, alpha=schedules.constant(0.2))
 
@@ -52,7 +53,7 @@ def test_only_one_rule_keeps_the_solution_where_agents_differ():
 
 def test_dropping_the_weight_pulls_even_equal_agents_away():
     for rule in RULES:
-        ends = distances(DPSGD(0.06), rule, 0.1, agree=True, iterations=600, every=600, trials=2)[-1]
+        ends = distances(DPSGD(0.06), rule, 0.1, agree=True, iterations=300, every=300, trials=2)[-1]
         assert bool((ends < 1e-6).all()) == (rule != "the weight is dropped"), rule
 
 
@@ -81,8 +82,9 @@ def test_reproduce_robustness(tmp_path, monkeypatch, drawn):
     for name, kept in (("METHODS", ("prox-dasa-gt", "sppdm")), ("COMPRESSORS", ("tenth",))):
         monkeypatch.setitem(room, name, {key: room[name][key] for key in kept})
     monkeypatch.setattr("proxdasa.cli.reproduce_commands.RULES_LENGTH", 100)
+    monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
     monkeypatch.setattr(lost_messages, "RULES", {rule: RULES[rule] for rule in [*RULES][:2]})
-    options = ["--losses", "0.3", "--out", "0.1", "--iterations", "4", "--trials", "2"]
+    options = ["--losses", "0.3", "--out", "0.1", "--iterations", "2", "--trials", "2"]
     result = CliRunner().invoke(cli.app, ["reproduce", "robustness", *options, "-o", str(tmp_path)])
     assert result.exit_code == 0, result.output
     with (tmp_path / "table.csv").open(encoding="utf-8") as file:

@@ -129,9 +129,9 @@ def one_by_one(p, trial, policy, steps):
 def test_a_run_is_modules_trained_one_by_one(name, policy):
     model, path = MODELS[name]
     p = problem(model, policy, path=path)
-    result = run(p, iterations=3).run()
+    result = run(p, iterations=2).run()
     for trial in range(2):
-        modules = one_by_one(p, trial, policy, steps=3)
+        modules = one_by_one(p, trial, policy, steps=2)
         for agent, module in enumerate(modules):
             close(result.x[trial, agent], nn.utils.parameters_to_vector(trained(module)).detach(), **TIGHT)
             made = p.module(result.x[trial, agent], buffers=result.buffers[trial, agent])
@@ -175,41 +175,38 @@ def test_every_method_counts_one_batch_in_each_iteration_and_keeps_the_mean(meth
     assert apart[0] < 0.7 * apart[1], "the sites differ, and mixing brings them together"
 
 
+OWN = metrics.Metric("own", lambda view: view.engine.mean(view.engine.evaluate(view.x).loss.unsqueeze(-1)).flatten())
+
+
+@functools.cache
+def exact_runs(policy):
+    """The same run in one process and in three, one of which has two agents."""
+    made = run(usual(policy), METHODS[2], exact=True, iterations=4, observe_every=2, metrics=(*metrics.STANDARD, OWN))
+    return made.run(), in_threads(3, lambda transport: made.run(processes=transport))[0]
+
+
 def test_statistics_make_no_message_more():
-    costs = {policy: run(usual(policy), METHODS[2]).run().last[0] for policy in ("average", "local")}
-    assert [costs["average"][name] for name in ("rounds", "vectors", "samples", "gradients")] == [6, 18, 6, 6]
+    costs = {policy: exact_runs(policy)[0].last[0] for policy in ("average", "local")}
+    assert [costs["average"][name] for name in ("rounds", "vectors", "samples", "gradients")] == [4, 12, 4, 4]
     assert all(costs["average"][name] == costs["local"][name] for name in ("rounds", "vectors", "gradients"))
-    sent = {}
-    for policy in ("average", "local"):
-        made = run(usual(policy), METHODS[2], exact=True)
-        sent[policy] = in_threads(2, lambda transport, made=made: made.run(processes=transport))[0].last[0][
-            "wire_bytes"
-        ]
-    more = 8 * 3 * 3 * 2 * 2 * STEPS / AGENTS  # bytes: 8 numbers are three in each of 3 vectors, 2 trials, 2 messages
+    sent = {policy: exact_runs(policy)[1].last[0]["wire_bytes"] for policy in ("average", "local")}
+    more = 8 * 3 * 3 * 2 * 4 * 4 / AGENTS  # bytes: 8 numbers are three in each of 3 vectors, 2 trials, 4 messages
     assert sent["average"] - sent["local"] == pytest.approx(more)
 
 
 def test_a_measure_at_own_rows_uses_the_mean_statistics_wherever_agents_live():
     """One agent in a process is no shared point: without statistics of its own choice, a measure gets r̄."""
-    mean_loss = lambda view: view.engine.mean(view.engine.evaluate(view.x).loss.unsqueeze(-1)).flatten()  # noqa: E731
-    own = metrics.Metric("own", mean_loss)
-    made = run(usual("local"), METHODS[2], exact=True, metrics=(own,), iterations=2)
-    alone = [row["own"] for row in made.run().records]
-    for size in (2, 3, AGENTS):
-        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
-        assert [row["own"] for row in first.records] == pytest.approx(alone, rel=1e-12)
+    alone, three = exact_runs("local")
+    assert [row["own"] for row in three.records] == pytest.approx([row["own"] for row in alone.records], rel=1e-12)
 
 
 @pytest.mark.parametrize("policy", ["average", "local"])
 def test_engines_agree_to_the_bit(policy):
-    made = run(usual(policy), METHODS[2], exact=True, observe_every=2)
-    whole = made.run()
-    for size in (2, 3):
-        first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
-        assert torch.equal(first.x, whole.x)
-        assert torch.equal(first.buffers, whole.buffers)
-        assert [row["test_loss"] for row in first.records] == pytest.approx([row["test_loss"] for row in whole.records])
-    fast = run(usual(policy), METHODS[2]).run()
+    whole, three = exact_runs(policy)
+    assert torch.equal(three.x, whole.x)
+    assert torch.equal(three.buffers, whole.buffers)
+    assert [row["test_loss"] for row in three.records] == pytest.approx([row["test_loss"] for row in whole.records])
+    fast = run(usual(policy), METHODS[2], iterations=4).run()
     close(fast.buffers, whole.buffers, rtol=1e-9, atol=1e-11)
 
 
@@ -272,7 +269,7 @@ def test_agents_are_measured_with_their_own():
 
 
 def test_a_quick_search_goes_on_with_the_statistics():
-    p = problem()
+    p = usual("average")
     found = proxdasa.tune(
         proxdasa.DPSGD(gamma=1.0), p, networks.path(AGENTS), quick=True, iterations=12, measure="test_loss"
     )

@@ -103,7 +103,7 @@ def test_one_round_is_enough_on_a_complete_network():
 
 def test_undisturbed_sites_stop_where_the_simulator_does(tmp_path):
     """With the same bits; and by then they have averaged their losses, which changes nothing."""
-    federation = Federation(tmp_path / "sites", iterations=4_000, more=STOP, checkpoint_every=60.0, **PATIENT)
+    federation = Federation(tmp_path / "sites", iterations=4_000, more=STOP, **PATIENT)
     text = federation.file.read_text().replace("[sites]", '[sites]\nshare = ["loss", "certificate"]')
     federation.file.write_text(text)
     assert not federation.start().join(180)
@@ -126,11 +126,11 @@ def test_undisturbed_sites_stop_where_the_simulator_does(tmp_path):
 
 def test_a_site_has_a_report_page_of_its_own(tmp_path):
     """From its own records alone, with how its links were."""
-    federation = Federation(tmp_path / "sites", iterations=300, wait=60.0, checkpoint_every=60.0)
+    federation = Federation(tmp_path / "sites", iterations=60, patience=2.0, wait=60.0)
     federation.start().wait_for(10)
     federation.slow_down()
     federation.cut(("aachen", "berlin"))
-    federation.wait_for(20)
+    federation.wait_for(14)
     federation.cut(("aachen", "berlin"), restore=True)
     federation.wait_for_links(("aachen", "berlin"))
     assert not federation.join(180)
@@ -170,13 +170,17 @@ def check_means(federation):
 
 def test_sites_do_not_stop_while_one_is_away(tmp_path):
     """Nobody can know whether it is satisfied; when it is back, all stop, and their models agree."""
-    federation = Federation(tmp_path / "sites", iterations=100_000, more=STOP, wait=60.0)
+    federation = Federation(tmp_path / "sites", iterations=100_000, more=STOP, patience=4.0, wait=60.0)
     K = dataclasses.replace(federation.study.setup, exact=True).run().iterations
-    federation.start().wait_for(K // 2)
+    federation.pauses = dict.fromkeys(federation.names, 0.1)  # so that it is away before they can stop
+    federation.start().wait_for(5)
+    federation.wait_for_checkpoint("celle")
     federation.kill("celle")
+    federation.pauses = {}
     federation.wait_for(2 * K)
     assert not federation.results, "the others go on"
-    federation.start("celle")
+    federation.slow_down()  # so that both links count before they stop
+    federation.start("celle").wait_for_links(("berlin", "celle"), ("dresden", "celle"))
     assert not federation.join(180)
     assert not federation.errors
     assert {result.stopped for result in federation.results.values()} == {"stationary"}
@@ -198,9 +202,7 @@ def test_a_site_that_missed_the_decision_follows_the_others(tmp_path, monkeypatc
         return found
 
     monkeypatch.setattr(proxdasa.sites.site, "unanimous", forget)
-    federation = Federation(
-        tmp_path / "sites", iterations=100_000, more=STOP, patience=5.0, wait=60.0, checkpoint_every=60.0
-    )
+    federation = Federation(tmp_path / "sites", iterations=100_000, more=STOP, patience=5.0, wait=60.0)
     K = dataclasses.replace(federation.study.setup, exact=True).run().iterations
     assert not federation.start().join(180)
     assert not federation.errors

@@ -253,8 +253,8 @@ def build_clock(folder):
 
 STORIES = {
     undisturbed: {"iterations": 20, "hold": 20, "patience": 60.0, "pause": 0.0},
-    one_after_another: {"iterations": 300, "hold": 100, "pause": 0.06},
-    strangers: {"wait": 8.0, "iterations": 140, "hold": 20},
+    one_after_another: {"iterations": 200, "hold": 40, "pause": 0.08},
+    strangers: {"wait": 8.0, "iterations": 90, "hold": 20},
 }
 """What is always tested."""
 ALONE = {

@@ -19,13 +19,16 @@ PATIENT = {"patience": 60.0, "wait": 60.0}
 
 def norm_model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(64, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 10))
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
 
 
 def with_statistics(folder, monkeypatch, policy):
     """A federation that trains a network with BatchNorm."""
     federation = Federation(folder, iterations=8, **PATIENT)
-    problem = problems.Supervised(norm_model, data.digits(), agents=4, batch_size=8, buffers=policy)
+    rng = np.random.default_rng(0)
+    rows = torch.from_numpy(rng.normal(size=(80, 5))).float()
+    examples = data.from_tensors(rows, torch.from_numpy(rng.integers(3, size=80)))
+    problem = problems.Supervised(norm_model, examples, agents=4, batch_size=8, buffers=policy)
     setup = dataclasses.replace(federation.study.setup, problem=problem, dtype=torch.float32, exact=True)
     federation.study = dataclasses.replace(federation.study, setup=setup)
     monkeypatch.setattr(tests.federation, "read_study", lambda *_: federation.study)

@@ -14,7 +14,8 @@ pytestmark = LINUX
 
 
 def test_a_soak_of_seconds(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(soak, "LAST", 120)  # which is enough for the models to agree
+    monkeypatch.setattr(soak, "PAUSE", 0.05)
+    monkeypatch.setattr(soak, "LAST", 80)  # which is enough for the models to agree
     assert soak.soak(minutes=0.1, seed=83, folder=tmp_path, fork=True) == 0, capsys.readouterr().out
     told = capsys.readouterr().out
     assert "in the end: |mean u − mean v| = " in told

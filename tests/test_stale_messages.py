@@ -143,10 +143,13 @@ METHODS = {
 }
 
 
+UNSEEN = {"observe_every": 1_000, "metrics": ()}
+"""For tests that look at x only."""
+
+
 def small(method, network, conditions, **more):
-    return Setup(
-        method, QUADRATIC, network, conditions=conditions, iterations=K, trials=TRIALS, seed=SEED, x0=X0, **more
-    )  # fmt: skip
+    settings = {"iterations": K, "trials": TRIALS, "seed": SEED, "x0": X0} | UNSEEN
+    return Setup(method, QUADRATIC, network, conditions=conditions, **settings | more)
 
 
 def combinations():
@@ -264,7 +267,7 @@ def test_rows_of_the_last_observation_are_not_overwritten():
 @TRACKER
 @pytest.mark.parametrize("name", ["prox-dasa", "prox-dasa-gt", "sppdm"])
 def test_age_0_is_the_perfect_run_bit_by_bit(name):
-    made = light(name, mixing=proxdasa.Gossip(1))
+    made = light(name, mixing=proxdasa.Gossip(1), iterations=6, **UNSEEN)
     perfect = made.run().x
     assert torch.equal(dataclasses.replace(made, conditions=[StaleMessages(0)]).run().x, perfect)
     assert not torch.equal(dataclasses.replace(made, conditions=[StaleMessages(1)]).run().x, perfect)
@@ -279,14 +282,16 @@ HARD = [StaleMessages(3), LinkLoss(0.2), Outages(9, 3), MessageNoise(0.01)]
     [
         ("prox-dasa", HARD[:1], (3,)),
         ("prox-dasa-gt", HARD, (3,)),
-        ("sppdm", HARD, (2, 3)),
+        ("sppdm", HARD, (2,)),
+        pytest.param("sppdm", HARD, (3,), marks=pytest.mark.slow),
         pytest.param("prox-dasa", HARD[:1], (2,), marks=pytest.mark.slow),
         pytest.param("prox-dasa-gt", HARD, (2,), marks=pytest.mark.slow),
     ],
     ids=str,
 )
 def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name, conditions, sizes):
-    made = (light if conditions is HARD else setup)(name, conditions=conditions, mixing=proxdasa.Gossip(1))
+    make = light if conditions is HARD else setup
+    made = make(name, conditions=conditions, mixing=proxdasa.Gossip(1), iterations=7, **UNSEEN)
     alone = made.run()
     for size in sizes:
         first, *_ = in_threads(size, lambda transport: made.run(processes=transport))
@@ -296,11 +301,11 @@ def test_the_same_bits_in_any_number_of_processes_and_near_the_simulator(name, c
     torch.testing.assert_close(dataclasses.replace(made, exact=False).run().x, alone.x, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("moment", [1, 7])
+@pytest.mark.parametrize("moment", [1, 5])
 def test_an_interrupted_run_goes_on_with_what_was_sent(moment, tmp_path):
     """In another number of processes, even; agents that have not taken part yet have sent nothing."""
-    late = [StaleMessages(3), LinkLoss(0.2), *([Downtimes([(1, 0, 9)])] if moment > 1 else [])]
-    made = light("prox-dasa", conditions=late, mixing=proxdasa.Gossip(1), observe_every=1)
+    late = [StaleMessages(3), LinkLoss(0.2), *([Downtimes([(1, 0, 7)])] if moment > 1 else [])]
+    made = light("prox-dasa", conditions=late, mixing=proxdasa.Gossip(1), iterations=9, **UNSEEN)
 
     def interrupt(k, _iterations, _rows):
         if k == moment:
@@ -316,7 +321,7 @@ def test_an_interrupted_run_goes_on_with_what_was_sent(moment, tmp_path):
 def test_after_an_interruption_it_has_the_same_bits(ages, tmp_path):
     """A product of few agents adds its terms in the order in which it holds rows of several ages."""
     made = small(proxdasa.ProxDASAGT(0.3, 0.2), networks.ring(N), [StaleMessages(ages)])
-    made = dataclasses.replace(made, iterations=13, dtype=torch.float32)
+    made = dataclasses.replace(made, dtype=torch.float32)
     whole = made.run()
     for moment in (1, 4, 6):
 
@@ -324,7 +329,7 @@ def test_after_an_interruption_it_has_the_same_bits(ages, tmp_path):
             if k == moment:
                 raise KeyboardInterrupt
 
-        made.run(interrupt, Saving(tmp_path / str(moment)))
+        assert made.run(interrupt, Saving(tmp_path / str(moment))).iterations == moment
         resumed = made.run(None, Saving(tmp_path / str(moment)))
         assert all(torch.equal(resumed.state[name], whole.state[name]) for name in whole.state)
 
@@ -383,16 +388,14 @@ def test_a_tracker_ends_elsewhere_and_an_average_where_it_does_without_delays():
     A, b = QUADRATIC.A.mean(0), QUADRATIC.b.mean(0)
     solution = torch.linalg.solve(A, b)
 
-    def end(method, conditions, iterations=500):
-        return proxdasa.run(
-            method(0.3, 0.2), QUADRATIC, networks.ring(N), conditions=conditions, iterations=iterations,
-            observe_every=iterations,
-        ).x  # fmt: skip
+    def end(method, conditions, iterations=180):
+        settings = {"conditions": conditions, "iterations": iterations} | UNSEEN
+        return proxdasa.run(method(0.5, 0.5), QUADRATIC, networks.ring(N), **settings).x
 
     assert (end(proxdasa.ProxDASAGT, []) - solution).abs().max() < 1e-8
-    settled = end(proxdasa.ProxDASAGT, [StaleMessages(3)], 1_000)
+    settled = end(proxdasa.ProxDASAGT, [StaleMessages(3)], 220)
     assert (settled - solution).norm(dim=-1).max() > 0.1
-    torch.testing.assert_close(settled, end(proxdasa.ProxDASAGT, [StaleMessages(3)], 1_100))
+    torch.testing.assert_close(settled, end(proxdasa.ProxDASAGT, [StaleMessages(3)], 260))
     averaged = end(proxdasa.ProxDASA, [StaleMessages(3)])
     torch.testing.assert_close(averaged, end(proxdasa.ProxDASA, []), rtol=0, atol=1e-8)
 
@@ -407,12 +410,12 @@ def test_a_tracker_is_warned_of_once():
 
 
 @pytest.mark.parametrize(
-    "method", [proxdasa.PGExtra(0.2), proxdasa.D2(0.1), proxdasa.SPPDM(2.0, 0.2, 0.5, 0.9, 0.1)], ids=repr
+    "method", [proxdasa.PGExtra(0.2), proxdasa.D2(0.2), proxdasa.SPPDM(1.0, 0.2, 0.5, 0.9, 0.2)], ids=repr
 )
 def test_so_is_a_method_that_adds_up_differences(method):
     """It ends elsewhere if messages are late, and at the solution if links or agents fail."""
     network = networks.from_matrix((networks.ring(N).W.toarray() + np.eye(N)) / 2)
-    settings = {"iterations": 800, "observe_every": 800, "metrics": ()}
+    settings = {"iterations": 200} | UNSEEN
     solution = torch.linalg.solve(QUADRATIC.A.mean(0), QUADRATIC.b.mean(0))
     with pytest.warns(TrackerWarning, match="adds up differences between neighbours from the first iteration on"):
         late = proxdasa.run(method, QUADRATIC, network, conditions=[StaleMessages(2)], **settings).x

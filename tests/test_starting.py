@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from proxdasa.configs import catalogue
 from proxdasa.configs.objects import ROOMS, VALUES
 from proxdasa.descriptions import describe
 from proxdasa.runs.setup import Setup
-from tests.processes import LIMIT
+from tests.processes import LIMIT, with_tests
 
 SLOW = ("torch", "numpy", "scipy", "networkx", "matplotlib", "sklearn")
 QUICK = [
@@ -29,6 +30,8 @@ PROGRAM = """
 import json, sys
 from typer.testing import CliRunner
 from proxdasa.cli import app
+from tests.forks import keep_command_line
+keep_command_line()
 found = {}
 for line in json.loads(sys.argv[1]):
     done = CliRunner().invoke(app, line.split())
@@ -40,7 +43,8 @@ LAZY = ("", ".configs", ".contracts", ".data", ".engines", ".plans", ".reports",
 
 def test_commands_that_compute_nothing_import_nothing_slow(tmp_path):
     words = [sys.executable, "-c", PROGRAM, json.dumps(QUICK), json.dumps(SLOW)]
-    done = subprocess.run(words, timeout=LIMIT, check=True, capture_output=True, text=True, cwd=tmp_path)
+    env = {**os.environ, "PYTHONPATH": with_tests()}
+    done = subprocess.run(words, timeout=LIMIT, check=True, capture_output=True, text=True, cwd=tmp_path, env=env)
     found = json.loads(done.stdout)
     assert {line: names for line, (_, names) in found.items() if names} == {}
     well = {line for line, (code, _) in found.items() if code == 0}

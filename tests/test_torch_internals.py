@@ -111,6 +111,7 @@ def test_all_batch_normalisations_have_the_base_class():
         assert issubclass(layer, torch_internals.BatchNorm)
 
 
+@pytest.mark.slow  # `test_compiled` compiles a graph too
 @COMPILER
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own parts, as it imports its compiler
 def test_a_recorded_graph_is_compiled():

@@ -25,7 +25,18 @@ from proxdasa.runs.progress import ProgressWarning
 from proxdasa.runs.records import mean_row
 from proxdasa.runs.setup import Setup
 from proxdasa.runs.tensorboard_curves import TensorBoard
-from tests.processes import FORKS, LINUX, _environment, _Forking, commands, newest, run_command, until, write_config
+from tests.processes import (
+    FORKS,
+    LINUX,
+    _environment,
+    _Forking,
+    commands,
+    newest,
+    run_command,
+    trouble,
+    until,
+    write_config,
+)
 
 NOTE = "note: the theory"
 
@@ -476,7 +487,8 @@ def test_a_run_says_once_if_one_process_would_be_faster(computation, told, capsy
 def test_processes_that_hardly_compute_are_told_of_while_they_run(tmp_path):
     rounds = '[mixing]\nname = "Gossip"\nrounds = 50'  # so many that messages take the time on a busy machine too
     file = write_config(tmp_path / "run.toml", iterations=10**8, observe_every=10, more=rounds)
+    soon = trouble(tmp_path / "soon", "from proxdasa.cli import process_advice\nprocess_advice.ENOUGH = 0.6")
     with commands(tmp_path) as start:
-        command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 3)
+        command = start("proxdasa", "run", file, "-o", tmp_path / "results", "--processes", 3, env=soon)
         note = re.compile(r"^note: these 3 processes .* one process \(without --processes\) would probably be", re.M)
         command.until(lambda: note.search(command.output.read_text()))

@@ -33,7 +33,7 @@ class View:
         >>> largest = metrics.Metric("largest", lambda view: view.x.abs().amax(dim=(1, 2)))
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> result = proxdasa.run(
-        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=100, metrics=[largest]
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=50, metrics=[largest]
         ... )
         >>> f"{result.records[-1]['largest']:.2f}"
         '1.00'
@@ -148,7 +148,7 @@ class Metric:
         >>> distance = metrics.Metric("distance", lambda view: (view.x_mean - 1).norm(dim=-1).flatten())
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> result = proxdasa.run(
-        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=100, metrics=[distance]
+        ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3), problem, networks.ring(3), iterations=50, metrics=[distance]
         ... )
         >>> result.records[-1]["distance"] < 1e-3
         True
@@ -304,7 +304,7 @@ def merit(lipschitz: float, optimum: float = 0.0) -> Metric:
         ...     proxdasa.ProxDASA(gamma=0.5, alpha=0.3),
         ...     problem,
         ...     networks.ring(3),
-        ...     iterations=100,
+        ...     iterations=50,
         ...     metrics=[metrics.merit(lipschitz=1.0, optimum=-1.0)],
         ... )
         >>> f"{result.records[0]['merit']:.2f}", result.records[-1]["merit"] < 1e-5

@@ -23,8 +23,8 @@ class D2(ProximalStep):
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
-        >>> problem, method = problems.Quadratic(A, b), proxdasa.D2(gamma=0.1)
-        >>> proxdasa.run(method, problem, networks.complete(4), iterations=100).mean[0].round(decimals=3)
+        >>> problem, method = problems.Quadratic(A, b), proxdasa.D2(gamma=0.3)
+        >>> proxdasa.run(method, problem, networks.complete(4), iterations=40).mean[0].round(decimals=3)
         tensor([2., 1.])
         >>> method.facts.composite  # it takes no regularizer
         False

@@ -27,8 +27,8 @@ class DProxSGT(ProximalStep):
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
-        >>> problem, method = problems.Quadratic(A, b), proxdasa.DProxSGT(gamma=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
+        >>> problem, method = problems.Quadratic(A, b), proxdasa.DProxSGT(gamma=0.3)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=40)
         >>> result.mean[0].round(decimals=3)
         tensor([2., 1.])
     """

@@ -27,7 +27,7 @@ class ProxDASA(ProximalStep):
     Examples:
         >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
         >>> method = proxdasa.ProxDASA(gamma=0.05, alpha=0.3)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=50)
         >>> result.records[0]["loss"] > 10 * result.records[-1]["loss"]
         True
         >>> sorted(result.state)

@@ -28,8 +28,8 @@ class ProxDASAGT(ProximalStep):
 
     Examples:
         >>> A, b = torch.eye(2).expand(4, 2, 2), torch.tensor([[8.0, 0.0], [0.0, 0.0], [0.0, 0.0], [0.0, 4.0]])
-        >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.2)
-        >>> result = proxdasa.run(method, problems.Quadratic(A, b), networks.ring(4), iterations=100)
+        >>> method = proxdasa.ProxDASAGT(gamma=0.5, alpha=0.3)
+        >>> result = proxdasa.run(method, problems.Quadratic(A, b), networks.ring(4), iterations=70)
         >>> result.x[0].round(decimals=3)  # agents whose data differ agree on one point
         tensor([[2., 1.],
                 [2., 1.],

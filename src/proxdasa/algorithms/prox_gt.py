@@ -59,9 +59,9 @@ class ProxGTSA(ProximalStep):
     Examples:
         >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
         >>> method = proxdasa.ProxGTSA(gamma=0.02, batch=4)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=200)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=20)
         >>> result.records[-1]["samples"]  # 4 at the start, and 4 in each iteration
-        804
+        84
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SA", vectors=2, gradients=1, step="gamma", tracking=Tracking("y", "v"))
@@ -97,9 +97,9 @@ class ProxGTSRO(ProximalStep):
     Examples:
         >>> problem = problems.PhaseRetrieval(agents=4, dim=5, sparsity=2, evaluation=200)
         >>> method = proxdasa.ProxGTSRO(gamma=0.02, period=10, restart_batch=20)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
-        >>> result.records[-1]["samples"]  # 11 batches of 20 and 90 single samples
-        310
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=30)
+        >>> result.records[-1]["samples"]  # 4 batches of 20 and 27 single samples
+        107
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-O", vectors=2, gradients=2, step="gamma", tracking=Tracking("y", "v"))
@@ -145,9 +145,9 @@ class ProxGTSRE(ProximalStep):
     Examples:
         >>> method = proxdasa.ProxGTSRE(gamma=0.1, period=10)
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.ones(4, 2), noise=0.1)
-        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=100)
+        >>> result = proxdasa.run(method, problem, networks.ring(4), iterations=30)
         >>> result.records[-1]["full_gradients"]  # one at the start, then every 10 iterations
-        11
+        4
     """
 
     facts: ClassVar[Facts] = Facts("ProxGT-SR-E", vectors=2, gradients=2, step="gamma", tracking=Tracking("y", "v"))

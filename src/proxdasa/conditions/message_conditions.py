@@ -66,7 +66,7 @@ class StaleMessages:
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(4, 2, 2), torch.arange(8.0).view(4, 2))
         >>> late = [conditions.StaleMessages(3)]
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(4), conditions=late, iterations=300)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.1), problem, networks.ring(4), conditions=late, iterations=100)
         >>> result.mean.round(decimals=1)  # the solution is (3, 4)
         tensor([[3., 4.]])
     """

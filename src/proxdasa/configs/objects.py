@@ -127,14 +127,14 @@ def look_up(kind: str, value: Any, key: str) -> tuple[Callable[..., Any], dict[s
         raise ConfigError(f"{_join(key, 'name')} is missing; accepted: {names}")
     name, rest = table["name"], {k: v for k, v in table.items() if k != "name"}
     if own_code.is_own(name) and kind in OWN:
-        return _own(OWN[kind], name, key), rest
+        return _load_own(OWN[kind], name, key), rest
     if not isinstance(name, str) or name not in choices:
         own = ", or one of your own as MODULE:NAME" * (kind in OWN)
         raise ConfigError(f"{_join(key, 'name')}: there is no {kind} {short(name)}; accepted: {names}{own}")
     return choices[name], rest
 
 
-def _own(load: Callable[[str], Any], name: str, key: str) -> Any:
+def _load_own(load: Callable[[str], Any], name: str, key: str) -> Any:
     try:
         return load(name)
     except own_code.OwnCodeError as error:
@@ -189,7 +189,7 @@ PER_TRIAL = "{ per_trial = [...] } with one number per trial"
 def _schedule(value: Any, key: str) -> Alpha:
     schedule: Alpha
     if own_code.is_own(value):
-        schedule = _own(own_code.load, value, key)
+        schedule = _load_own(own_code.load, value, key)
     elif isinstance(value, str | Mapping):
         schedule = make(*look_up("schedule", value, key), key)
     elif _is_number(value) or _is_list_of_numbers(value):
@@ -238,7 +238,7 @@ def _or_own(kind: Kind) -> Kind:
     """Values that have names, or a function of the user's own."""
 
     def read(value: Any, key: str) -> Any:
-        return _own(own_code.load, value, key) if own_code.is_own(value) else kind.convert(value, key)
+        return _load_own(own_code.load, value, key) if own_code.is_own(value) else kind.convert(value, key)
 
     return Kind(read, kind.accepted)
 

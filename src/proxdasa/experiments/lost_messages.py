@@ -111,7 +111,7 @@ def distances(
     If agents ``agree``, each F_i(x) = ½‖x − 1‖² and Ψ = 0, so x* = 1. Otherwise their quadratics differ, and Ψ is an L1
     norm.
     """
-    problem, regularizer, solution = _agreeing() if agree else _disagreeing()
+    problem, regularizer, solution = _make_equal_agents() if agree else _make_unequal_agents()
     agents: Any = LossyAgents(problem, regularizer, RULES[rule], loss, trials, seed)
     state = algorithm.init(agents, solution.new_zeros(trials, AGENTS, DIM))
     found = []
@@ -134,12 +134,12 @@ def compare_rules(iterations: int, every: int, trials: int) -> dict[str, dict[st
     }
 
 
-def _agreeing() -> tuple[Quadratic, Regularizer, Tensor]:
+def _make_equal_agents() -> tuple[Quadratic, Regularizer, Tensor]:
     A = torch.eye(DIM, dtype=torch.float64).expand(AGENTS, DIM, DIM)
     return Quadratic(A, torch.ones(AGENTS, DIM, dtype=torch.float64)), Zero(), torch.ones(DIM, dtype=torch.float64)
 
 
-def _disagreeing() -> tuple[Quadratic, Regularizer, Tensor]:
+def _make_unequal_agents() -> tuple[Quadratic, Regularizer, Tensor]:
     generator = torch.Generator().manual_seed(0)
     A = torch.diag_embed(0.5 + torch.rand(AGENTS, DIM, generator=generator, dtype=torch.float64))
     b = 3 + 2 * torch.randn(AGENTS, DIM, generator=generator, dtype=torch.float64)

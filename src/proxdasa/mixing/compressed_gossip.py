@@ -35,7 +35,7 @@ class CompressedGossip:
         ...     problem,
         ...     networks.ring(4),
         ...     mixing=proxdasa.CompressedGossip(compressors.TopK(0.2), step=0.3),
-        ...     iterations=300,
+        ...     iterations=250,
         ... )
         >>> result.x[0, 2, :3].round(decimals=3)
         tensor([30., 31., 32.])

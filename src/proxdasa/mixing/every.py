@@ -31,10 +31,10 @@ class Every:
         ...     problem,
         ...     networks.ring(4),
         ...     mixing=proxdasa.Every(5),
-        ...     iterations=100,
+        ...     iterations=20,
         ... )
         >>> result.records[-1]["rounds"]
-        20
+        4
     """
 
     period: int

@@ -309,9 +309,9 @@ class ProxDASA(Decentralised):
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
-        >>> optimizer = optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.1, alpha=0.3)
+        >>> optimizer = optim.ProxDASA(model.parameters(), networks.ring(1), gamma=0.5, alpha=0.3)
         >>> inputs, targets = torch.eye(3), torch.tensor([[1.0], [2.0], [3.0]])
-        >>> for _ in range(500):
+        >>> for _ in range(100):
         ...     optimizer.zero_grad()
         ...     loss = (model(inputs) - targets).square().mean()
         ...     loss.backward()

@@ -30,7 +30,7 @@ def starting_points(model: Model, initial: Initial, seed: int, trials: int, agen
     if initial == "zeros":
         return torch.zeros_like(flatten(make_module(model)))
     named = agents if initial == "each" else range(1)
-    return torch.stack([torch.stack([_drawn(model, seed, trial, agent) for agent in named]) for trial in range(trials)])
+    return torch.stack([torch.stack([_draw(model, seed, trial, agent) for agent in named]) for trial in range(trials)])
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -38,6 +38,6 @@ def flatten(module: nn.Module) -> Tensor:
     return torch.cat([values.detach().flatten() for values in module.parameters() if values.requires_grad])
 
 
-def _drawn(model: Model, seed: int, trial: int, agent: int) -> Tensor:
+def _draw(model: Model, seed: int, trial: int, agent: int) -> Tensor:
     words = samples.words(seed, samples.START, trial, agent, 2).to(torch.int64)
     return flatten(make_module(model, int(words[0].abs() << 31 | words[1].abs())))

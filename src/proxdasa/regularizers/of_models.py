@@ -84,7 +84,7 @@ def group_neurons(model: Model, weight: Weight, layers: Sequence[str] | None = N
     found = _affine_layers(module)
     ranges = _ranges(module)
     parts: list[Part] = []
-    for name in _hidden(module, list(found)) if layers is None else layers:
+    for name in _hidden_layers(module, list(found)) if layers is None else layers:
         if name not in found:
             raise ValueError(
                 f"layers: {name!r} is not a Linear or Conv2d layer of the network; accepted: {', '.join(found)}"
@@ -117,7 +117,7 @@ def _affine_layers(module: nn.Module) -> dict[str, nn.Linear | nn.Conv2d]:
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)}
 
 
-def _hidden(module: nn.Module, names: list[str]) -> list[str]:
+def _hidden_layers(module: nn.Module, names: list[str]) -> list[str]:
     """The names of all layers of a chain but the last."""
     if type(module) is not nn.Sequential or any(next(layer.children(), None) is not None for layer in module):
         raise ValueError(

@@ -41,10 +41,10 @@ def compare(
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> methods = proxdasa.DPSGD(0.5), proxdasa.DeepStormV2(alpha=0.1, beta=0.1)
-        >>> results = [proxdasa.run(method, problem, networks.ring(3), iterations=40) for method in methods]
+        >>> results = [proxdasa.run(method, problem, networks.ring(3), iterations=20) for method in methods]
         >>> comparison = proxdasa.compare(results)
         >>> comparison.budget
-        40.0
+        20.0
         >>> [file.name for file in comparison.write("paper")]
         ['comparison.png', 'comparison.md', 'comparison.csv']
     """

@@ -56,7 +56,7 @@ class Run:
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50, trials=2)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=20, trials=2)
         >>> (run,) = reports.load_runs([result.save("results/dpsgd")])
         >>> run.title, run.agents, run.trials
         ('D-PSGD', 3, 2)

@@ -39,7 +39,7 @@ def draw(runs: Sequence[Run], path: Path, axis: str = "k") -> Path:
     Examples:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> runs = reports.load_runs([result.save("results/dpsgd")])
         >>> reports.draw(runs, Path("figure.png")).name
         'figure.png'
@@ -80,7 +80,7 @@ def draw_comparison(
     Examples:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> runs = reports.load_runs([result.save("results/dpsgd")])
         >>> reports.draw_comparison(runs, Path("comparison.png"), ["loss"], ["k"]).name
         'comparison.png'
@@ -107,7 +107,7 @@ def draw_runs(
     Examples:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> runs = reports.load_runs([result.save("results/dpsgd")])
         >>> reports.draw_runs(runs, Path("loss.pdf"), ["loss"], "gradients", width="column").name
         'loss.pdf'

@@ -62,7 +62,7 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> for gamma in (0.1, 0.5):
-        ...     result = proxdasa.run(proxdasa.DPSGD(gamma), problem, networks.ring(3), iterations=50)
+        ...     result = proxdasa.run(proxdasa.DPSGD(gamma), problem, networks.ring(3), iterations=10)
         ...     folder = result.save(f"results/gamma-{gamma}")
         >>> runs = reports.load_runs(sorted(Path("results").iterdir()))
         >>> [(run.title, run.label) for run in runs]

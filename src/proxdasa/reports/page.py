@@ -69,7 +69,7 @@ def write_page(
     Examples:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> runs = reports.load_runs([result.save("results/dpsgd")])
         >>> reports.write_page(Path("page.html"), "D-PSGD", runs, reports.summarise(runs)).name
         'page.html'

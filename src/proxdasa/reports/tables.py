@@ -73,7 +73,7 @@ class Table:
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
         >>> table.target, len(table.lines)
         (-0.9, 1)
@@ -135,7 +135,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
         >>> [(line.method, line.iterations_to_target) for line in table.lines]
         [('D-PSGD', 2.0)]
@@ -220,7 +220,7 @@ def write_csv(table: Table, path: Path) -> Path:
     Examples:
         >>> from pathlib import Path
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
         >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
         >>> reports.write_csv(table, Path("table.csv")).read_text().splitlines()[0][:23]
         'method,run,agents,gamma'
@@ -242,7 +242,7 @@ def compare(
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=50, trials=2)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10, trials=2)
         >>> runs = reports.load_runs([result.save("results/dpsgd")])
         >>> sheet = reports.compare(runs, published={"D-PSGD": {"loss": -0.9}}, measures=["loss"])
         >>> list(sheet.columns)

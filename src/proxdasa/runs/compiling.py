@@ -42,7 +42,7 @@ class CompileWarning(UserWarning):
         >>> method, loss = proxdasa.DPSGD(gamma=0.1), conditions.LinkLoss(0.1)
         >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
-        ...     result = proxdasa.run(method, problem, networks.ring(3), conditions=[loss], compile=True)
+        ...     result = proxdasa.run(method, problem, networks.ring(3), conditions=[loss], iterations=5, compile=True)
         >>> print(caught[0].message)
         compile: steps are not compiled, and take longer: W differs from round to round
     """

@@ -333,12 +333,12 @@ def run(*args: Any, **settings: Any) -> Result:  # noqa: D417 - their names are 
         ...     problems.Quadratic(A, b),
         ...     networks.ring(4),
         ...     regularizer=regularizers.L1(0.5),
-        ...     iterations=200,
+        ...     iterations=100,
         ... )
         >>> result.mean.round(decimals=3)  # the mean of the b_i, less the weight of the L1 norm
         tensor([[4., 5., 6.]])
         >>> result.stopped is None, result.iterations
-        (True, 200)
+        (True, 100)
     """
     from proxdasa.runs.jobs import run_setup  # noqa: PLC0415 - it imports this module
 

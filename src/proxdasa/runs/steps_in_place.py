@@ -147,6 +147,9 @@ class StepsInPlace:
                     act(checked, *each)
             return checked
 
+        if count == 1:  # a thread of its own would cost more than it does
+            self._checked.join(work(0), group.agents)
+            return
         with ThreadPoolExecutor(count) as pool:
             for checked in list(pool.map(work, range(count))):
                 self._checked.join(checked, group.agents)

@@ -24,7 +24,7 @@ class TensorBoard:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> with TensorBoard("results/curves") as board:
         ...     result = proxdasa.run(
-        ...         proxdasa.ProxDASA(gamma=0.5), problem, networks.ring(3), iterations=50, progress=board
+        ...         proxdasa.ProxDASA(gamma=0.5), problem, networks.ring(3), iterations=10, progress=board
         ...     )
         >>> from pathlib import Path
         >>> [path.name.startswith("events") for path in Path("results/curves").iterdir()]

@@ -79,10 +79,10 @@ def quadratic(n: int = N, noise: float = 0.0, spread: float = 1.0) -> Quadratic:
 
 
 def minimiser(A: Tensor, b: Tensor, weight: float) -> Tensor:
-    """The x of least ½xᵀAx − bᵀx + weight ‖x‖₁, by proximal gradient steps."""
+    """The x of least ½xᵀAx − bᵀx + weight ‖x‖₁, by proximal gradient steps; one for each of several A and b."""
     x = torch.zeros_like(b)
     for _ in range(60):
-        y = x - 0.5 * (A @ x - b)  # 1/L
+        y = x - 0.5 * (torch.einsum("...ij,...j->...i", A, x) - b)  # 1/L
         x = y.sign() * (y.abs() - 0.5 * weight).clamp(min=0)
     return x
 

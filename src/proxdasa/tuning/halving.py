@@ -59,12 +59,12 @@ class Halving:
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> found = proxdasa.tune(proxdasa.ProxDASA(gamma=1.0), problem, networks.ring(3), quick=True, iterations=500)
+        >>> found = proxdasa.tune(proxdasa.ProxDASA(gamma=1.0), problem, networks.ring(3), quick=True, iterations=200)
         >>> [tuple(rung) for rung in found.rungs]
-        [(33, 0, 5), (11, 5, 19), (4, 19, 59), (2, 59, 137), (1, 137, 500)]
+        [(33, 0, 2), (11, 2, 8), (4, 8, 24), (2, 24, 55), (1, 55, 200)]
         >>> f"the cost of {found.runs:.1f} runs"
         'the cost of 2.0 runs'
-        >>> proxdasa.run(found.algorithm, problem, networks.ring(3), iterations=500).mean.round(decimals=3)
+        >>> proxdasa.run(found.algorithm, problem, networks.ring(3), iterations=200).mean.round(decimals=3)
         tensor([[1., 1.]])
     """
 

@@ -25,7 +25,7 @@ class Outcome:
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
         >>> tuned = proxdasa.tune(
-        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.5, 5.0]}, iterations=100
+        ...     proxdasa.DPSGD(gamma=0.1), problem, networks.ring(3), grid={"gamma": [0.5, 5.0]}, iterations=80
         ... )
         >>> best, worst = tuned.ranking
         >>> best.parameters, f"{best.mean:.3f}"

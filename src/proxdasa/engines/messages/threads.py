@@ -1,4 +1,8 @@
-"""Threads that stand in for processes: messages pass through queues in memory. For tests of engines and methods."""
+"""Threads that stand in for processes: messages pass through queues in memory. For tests of engines and methods.
+
+Only one of them works at a time; a thread that waits for a message gives its turn to another. Otherwise they would
+compete for Python's lock after each operation of torch, which takes longer than the operations themselves.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +29,9 @@ class Threads:
 
     restarted, device = False, CPU
 
-    def __init__(self, rank: int, size: int, queues: Queues, reasons: list[str]) -> None:
+    def __init__(self, rank: int, size: int, queues: Queues, reasons: list[str], turn: threading.Lock) -> None:
         self.rank, self.size = rank, size
-        self._queues, self._reasons = queues, reasons
+        self._queues, self._reasons, self._turn = queues, reasons, turn
 
     def exchange(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> float:
         """Put copies into the queues, then wait for those of the others."""
@@ -35,7 +39,12 @@ class Threads:
             # A copy, as on a wire: the sender fills the same buffer again in the next round.
             self._queues[self.rank, peer].put(buffer.clone())
         for peer, buffer in into.items():
-            buffer.copy_(self._take(peer))
+            self._turn.release()
+            try:
+                message = self._take(peer)
+            finally:
+                self._turn.acquire()
+            buffer.copy_(message)
         return 0.0
 
     def sum(self, x: Tensor) -> Tensor:
@@ -75,16 +84,18 @@ def in_threads(size: int, act: Callable[[Threads], Any]) -> list[Any]:
     """What ``act(transport)`` returns, or the exception that it raises, in each of ``size`` threads."""
     queues: Queues = {(a, b): queue.SimpleQueue() for a in range(size) for b in range(size)}
     reasons: list[str] = []
+    turn = threading.Lock()
     answers: list[Any] = [None] * size
 
     def work(rank: int) -> None:
-        transport = Threads(rank, size, queues, reasons)
-        try:
-            answers[rank] = act(transport)
-        except Exception as error:
-            answers[rank] = error
-        finally:
-            transport.close()
+        transport = Threads(rank, size, queues, reasons, turn)
+        with turn:
+            try:
+                answers[rank] = act(transport)
+            except Exception as error:
+                answers[rank] = error
+            finally:
+                transport.close()
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
     for thread in threads:
