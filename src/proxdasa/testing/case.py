@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,41 @@ class Case:
         """A network whose agents have equal numbers of neighbours."""
         return self.network(networks.ring(N))
 
+    @cached_property
+    def noisy(self) -> Setup:
+        """A run on different quadratics with noise, which most laws look at."""
+        return self.setup(quadratic(noise=0.1), self.star, regularizer=self.regularizer)
+
+    @cached_property
+    def course(self) -> Sequence[Any]:
+        """The state after init and after each step of the noisy run, for laws that only look at it."""
+        algorithm, engine = self.noisy.bound(), self.noisy.engine()
+        states = [algorithm.init(engine, rows())]
+        for k in range(STEPS):
+            states.append(algorithm.step(engine, k, states[-1]))
+        return states
+
+    @cached_property
+    def calm(self) -> Mapping[str, Tensor]:
+        """The last state of a whole run with noise."""
+        return self._last(())
+
+    @cached_property
+    def stormy(self) -> Mapping[str, Tensor]:
+        """The same in bad weather."""
+        return self._last(BAD_WEATHER)
+
+    def _last(self, conditions: Sequence[Condition]) -> Mapping[str, Tensor]:
+        settings = {"regularizer": self.regularizer, "conditions": conditions, "x0": rows()}
+        return self.setup(quadratic(noise=0.1), self.star, **settings).run().state
+
     @property
     def regularizer(self) -> Regularizer:
         """λ‖·‖₁ if the method handles a regularizer, otherwise none."""
         return L1(WEIGHT) if self.algorithm.facts.composite else Zero()
 
 
+@cache  # nothing changes it
 def quadratic(n: int = N, noise: float = 0.0, spread: float = 1.0) -> Quadratic:
     """Quadratics with curvatures between 1 and 2 and minimisers that differ between agents by about ``spread``."""
     rng = np.random.default_rng(0)

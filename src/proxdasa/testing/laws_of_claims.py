@@ -12,7 +12,7 @@ from torch import Tensor
 from proxdasa.conditions import StaleMessages, TrackerWarning
 from proxdasa.contracts import Agents
 from proxdasa.mixing import Gossip
-from proxdasa.testing.case import BAD_WEATHER, STEPS, Case, Verbs, quadratic, random_state, rows, walk
+from proxdasa.testing.case import STEPS, Case, Verbs, quadratic, random_state, rows, walk
 from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, close, largest, law
 
 
@@ -80,8 +80,7 @@ def costs(case: Case) -> None:
 )
 def samples(case: Case) -> None:
     """Every step uses a sample that no earlier step has used."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
-    algorithm, agents = setup.bound(), Verbs(setup.engine())
+    algorithm, agents = case.noisy.bound(), Verbs(case.noisy.engine())
     state = algorithm.init(agents, rows())
     drew = bool(agents.samples)
     for k in range(STEPS):
@@ -100,11 +99,7 @@ def samples(case: Case) -> None:
 def tracking(case: Case) -> None:
     """After every step, the mean over agents of a tracker equals that of what it tracks."""
     tracks = _trackers(case)
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
-    algorithm, engine = setup.bound(), setup.engine()
-    state = algorithm.init(engine, rows())
-    for k in range(STEPS):
-        state = algorithm.step(engine, k, state)
+    for k, state in enumerate(case.course[1:]):
         _check_means(tracks, state._asdict(), f"after step {k}")
 
 
@@ -115,9 +110,7 @@ def tracking(case: Case) -> None:
 def pausing(case: Case) -> None:
     """The mean over agents of a tracker equals that of what it tracks also if links fail and agents pause."""
     tracks = _trackers(case)
-    settings = {"regularizer": case.regularizer, "conditions": BAD_WEATHER, "x0": rows()}
-    made = case.setup(quadratic(noise=0.1), case.star, **settings)
-    _check_means(tracks, made.run().state, f"after {STEPS} steps with links that fail and agents that pause")
+    _check_means(tracks, case.stormy, f"after {STEPS} steps with links that fail and agents that pause")
 
 
 def _trackers(case: Case) -> dict[str, str]:

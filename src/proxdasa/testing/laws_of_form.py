@@ -78,10 +78,9 @@ def _check_state(algorithm: Algorithm, state: Any, x: Tensor, where: str) -> Non
 @law(usually="step sizes for another problem (give an instance with suitable ones), or a sign")
 def stable(case: Case) -> None:
     """With the given step sizes and curvatures from 1 to 2, x stays bounded."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
-    algorithm, engine, x = setup.bound(), setup.engine(), rows()
-    end = walk(algorithm, engine, algorithm.init(engine, x.clone())).x
+    x, end = rows(), case.course[-1].x
     if not largest(end) <= 100 * largest(x):
+        algorithm = case.noisy.bound()
         raise Violation(f"with {algorithm} x grew from {largest(x):.2g} to {largest(end):.2g} in {STEPS} steps")
 
 
@@ -111,14 +110,12 @@ def inputs(case: Case) -> None:
 )
 def replay(case: Case) -> None:
     """A step depends only on k, the state and what the agents return: repeated, it gives the same bits."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
+    setup = case.noisy
     algorithm, engine, half = setup.bound(), setup.engine(), STEPS // 2
     middle = walk(algorithm, engine, algorithm.init(engine, rows()), stop=half)
     end = walk(algorithm, engine, middle, half)
-    again = setup.bound()
-    whole = walk(again, setup.engine(), again.init(setup.engine(), rows()))
     for what, other in (
-        ("a second run from the start", whole),
+        ("a second run from the start", case.course[-1]),
         (f"continuing again from the state after {half} steps", walk(algorithm, engine, middle, half)),
         (f"continuing from the state after {half} steps with a fresh copy of the method",
          walk(setup.bound(), setup.engine(), middle, half)),
@@ -130,8 +127,7 @@ def replay(case: Case) -> None:
 @law(usually="agents.n, agents.mean or other attributes of an engine; an agent has no access to the whole network")
 def verbs(case: Case) -> None:
     """An algorithm uses only the methods of proxdasa.contracts.Agents."""
-    setup = case.setup(quadratic(noise=0.1), case.star, regularizer=case.regularizer)
-    algorithm, agents = setup.bound(), Verbs(setup.engine())
+    algorithm, agents = case.noisy.bound(), Verbs(case.noisy.engine())
     try:
         walk(algorithm, agents, algorithm.init(agents, rows()))
     except AttributeError:
