@@ -38,10 +38,10 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in list(METHODS)[1:]
 @pytest.fixture(autouse=True)
 def compiled_once():
     """Torch neither stores its headers in a form that later compilations read faster, nor first compiles a file to see
-    whether vector instructions work; both take longer than the test, which compiles one graph."""
+    whether vector instructions work, nor has the compiler optimise; all this takes longer than it saves one graph."""
     from torch._inductor import config  # noqa: PLC0415
 
-    quicker = {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+    quicker = {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True, "aot_inductor.debug_compile": True}
     with config.patch({name: value for name, value in quicker.items() if hasattr(config, name)}):
         yield
 

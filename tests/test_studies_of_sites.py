@@ -338,7 +338,7 @@ def test_a_rehearsal_in_which_a_site_is_killed(study, tmp_path):
         os.kill(running["rwth"].pid, signal.SIGKILL)
         running["rwth"].wait()
         running["rwth"] = subprocess.Popen(commands["rwth"], stderr=subprocess.DEVNULL)
-        assert {name: process.wait(timeout=120) for name, process in running.items()} == dict.fromkeys(commands, 0)
+        assert {name: process.wait(timeout=600) for name, process in running.items()} == dict.fromkeys(commands, 0)
     finally:
         for process in running.values():
             process.kill()
