@@ -75,7 +75,8 @@ class VaryingProduct:
         low, high = np.minimum(left, right)[across], np.maximum(left, right)[across]
         numbers = np.searchsorted(edges[:, 0] * n + edges[:, 1], low * n + high)
         links, first, link = np.unique(numbers, return_index=True, return_inverse=True)
-        weights = np.stack([np.asarray(each[rows, places.indices]).ravel() for each in rounds or (matrix,)], axis=1)
+        entries = [each[rows, places.indices] for each in rounds or (matrix,)]
+        weights = np.stack([np.asarray(each).ravel() for each in entries], axis=1)
         self._shape, self._dtype, self._device = (len(here), len(columns)), dtype, device
         self._indptr, self._dense = places.indptr, not exact and dense_pays(places, 1)
         self._columns = torch.from_numpy(places.indices.astype(np.int64))

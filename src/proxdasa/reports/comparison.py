@@ -207,7 +207,8 @@ class Comparison:
             members = [i for i, own in enumerate(groups) if own == group]
             rivals = [i for i in members if not _lost(self.runs[i], ends[i])] if self._rivalry(group) else []
             if rivals:
-                first = min(rivals, key=lambda i: BETTER[measure] * float(np.mean(list(ends[i].values()))))
+                means = {i: float(np.mean([*ends[i].values()])) for i in rivals}
+                first = min(rivals, key=lambda i: BETTER[measure] * means[i])
                 pairs = {i: self._pairs(first, i, ends) for i in rivals if i != first}
                 tested = {i: [BETTER[measure] * d for d in own] for i, own in pairs.items() if len(own) > 1}
                 verdicts = dict(zip(tested, judge(self._test, list(tested.values())), strict=True))

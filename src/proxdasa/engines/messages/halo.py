@@ -110,7 +110,7 @@ class Halo:
 
     def block(self, matrix: csr_array, here: range) -> csr_array:
         """The rows of a matrix that live here, on the columns of the table."""
-        return csr_array(matrix[here.start : here.stop][:, self.columns])
+        return matrix[here.start : here.stop][:, self.columns]
 
     def crossings(self, edges: np.ndarray, parts: list[range], here: range) -> dict[int, Crossing]:
         """For each peer, the links between its agents and those here, and the rows that travel over each of them."""
