@@ -1,6 +1,7 @@
 """Settings and fixtures that tests share, and the browser for tests of HTML pages."""
 
 import contextlib
+import functools
 import gc
 import importlib
 import itertools
@@ -102,6 +103,27 @@ def pytest_collection(session):
         # If a library is missing, pytest reports it when it collects the module, which `make oldest` need not do.
         with contextlib.suppress(pytest.skip.Exception, ImportError):
             importlib.import_module(f"tests.{path.stem}")
+
+
+def pytest_sessionstart(session):
+    """Let a worker of pytest-xdist send two messages about a test that passes, and not six.
+
+    Sending, receiving and printing them takes a fiftieth of the suite's time. The others say that a test begins and
+    ends, and that it was set up and torn down, which only ``--verbose`` and ``--durations`` show.
+    """
+    options = session.config.option
+    if options.verbose > 0 or options.durations:
+        return
+    for worker in session.config.pluginmanager.get_plugins():
+        if type(worker).__name__ == "WorkerInteractor":
+            worker.sendevent = functools.partial(send_if_telling, worker.sendevent)
+
+
+def send_if_telling(send, name, **content):
+    report = content.get("data", {})
+    smooth = report.get("outcome") == "passed" and report.get("when") in ("setup", "teardown")
+    if name not in ("logstart", "logfinish") and not smooth:
+        send(name, **content)
 
 
 def pytest_ignore_collect(collection_path, config):
