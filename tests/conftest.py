@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 import shutil
+import signal
 import warnings
 from pathlib import Path
 
@@ -84,6 +85,7 @@ def prepare(profile=None):
     settings.load_profile(profile or "some")
     # The suite runs beside other processes; small tensors gain nothing from more threads.
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the background jobs of a shell ignore
     forks.keep_command_line()
 
 
