@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -78,9 +79,19 @@ def take_model(model: Model) -> Model:
     return _copy(model)
 
 
+def copy_module(module: nn.Module) -> nn.Module:
+    """A deep copy, in little more than half the time that ``deepcopy`` takes by itself.
+
+    It spends the rest on empty dictionaries: a layer has a dozen, most of them for hooks.
+    """
+    held = [each for layer in module.modules() for each in vars(layer).values()]
+    empty = [each for each in held if type(each) in (dict, OrderedDict) and not each]
+    return copy.deepcopy(module, {id(each): type(each)() for each in empty})
+
+
 def _copy(module: nn.Module) -> nn.Module:
     try:
-        return copy.deepcopy(module)
+        return copy_module(module)
     except (RuntimeError, TypeError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"{type(module).__name__} must be copied for the agents, but cannot be: {why}") from error

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Literal, NamedTuple, cast, get_args
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from proxdasa.checks import invalid
-from proxdasa.modules import torch_generator
+from proxdasa.modules import copy_module, torch_generator
 from proxdasa.problems.losses import Loss
 from proxdasa.problems.module_checks import ROUNDING, Fit
 from proxdasa.problems.stacked import Forward, batch, chain_forward, is_chain, vmap_forward
@@ -249,10 +248,10 @@ def choose(
     """The copies of a module on the requested or the first path that works, and why no earlier one does."""
     if wish is not None and wish not in get_args(Path):
         raise invalid("path", '"chain", "vmap", "loop", or None to choose', wish)
-    why = ""
+    why, alone = "", cache(partial(_two_by_themselves, module, loss, running, inputs, targets))
     for path in ("chain", "vmap", "loop") if wish is None else (wish,):
         copies = Copies(module, loss, path, fit, running)
-        obstacle = _obstacle(copies, inputs, targets)
+        obstacle = _obstacle(copies, inputs, targets, alone)
         if not obstacle:
             return copies, why
         why = obstacle
@@ -265,14 +264,16 @@ def share(rows: int, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return inputs.expand(rows, *inputs.shape), targets.expand(rows, *targets.shape)
 
 
-def _obstacle(copies: Copies, inputs: Tensor, targets: Tensor) -> str:
-    """Why the path does not compute what the network itself does, or nothing if it does."""
+def _obstacle(
+    copies: Copies, inputs: Tensor, targets: Tensor, alone: Callable[[], tuple[Tensor, Tensor | None, Pass]]
+) -> str:
+    """Why the path does not compute what the network does ``alone``, or nothing if it does."""
     if copies.fit.random and copies.path != "loop":
         return "it draws random numbers, such as dropout's, and each copy needs its own"
     if copies.path == "chain":
         return "" if is_chain(copies.module, inputs.ndim) else "it is not a chain of layers that can be stacked"
     # Two copies that differ: with one, or with equal ones, a path that ignored the parameters it is given would pass.
-    x, r, expected = _two_by_themselves(copies, inputs, targets)
+    x, r, expected = alone()
     both = inputs.expand(2, *inputs.shape), targets.expand(2, *targets.shape)
     try:
         got = copies.losses_and_grads(x, *both, len(inputs), torch.tensor([[0], [1]]) if copies.fit.random else None, r)
@@ -292,10 +293,11 @@ def _differ(got: Tensor | None, expected: Tensor) -> bool:
     return bool(expected.isfinite().all()) and (got is None or not bool((got - expected).norm() <= close))
 
 
-def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None, Pass]:
+def _two_by_themselves(
+    module: nn.Module, loss: Loss, running: RunningStatistics | None, inputs: Tensor, targets: Tensor
+) -> tuple[Tensor, Tensor | None, Pass]:
     """Two vectors of parameters, statistics if there are any, and what plain autograd computes on modules with them."""
-    noisy, running = copy.deepcopy(copies.module), copies.running
-    random = torch.Generator().manual_seed(0)
+    noisy, random = copy_module(module), torch.Generator().manual_seed(0)
     rows, losses, grads, before, after = [], [], [], [], []
     for seed in range(2):
         with torch.no_grad():
@@ -304,7 +306,7 @@ def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple
                     # The same noise in every precision, so that the choice of a path does not depend on it.
                     noise = torch.randn(parameter.shape, generator=random, dtype=torch.float32)
                     parameter.add_(noise.to(parameter), alpha=0.1)
-        module = copy.deepcopy(noisy)
+        module = noisy if seed else copy_module(noisy)
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         rows.append(torch.cat([parameter.detach().flatten() for parameter in trained]))
         if running:
@@ -314,7 +316,7 @@ def _two_by_themselves(copies: Copies, inputs: Tensor, targets: Tensor) -> tuple
             running.fill(module, row)
         with torch.enable_grad(), torch_generator() as generator:
             generator.manual_seed(seed)
-            losses.append(copies.loss(module(inputs), targets).mean())
+            losses.append(loss(module(inputs), targets).mean())
             grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(losses[-1], trained)]))
         if running:
             after.append(running.rows({name: b.unsqueeze(0) for name, b in module.named_buffers()}, row.dtype)[0])

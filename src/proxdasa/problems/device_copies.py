@@ -1,9 +1,10 @@
-"""A problem of examples on another device: its data, its network and their weights."""
+"""Changed copies of a problem of examples: of some of its agents, in another type, or on another device."""
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, ClassVar, cast
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +21,30 @@ if TYPE_CHECKING:
 
 
 class Moved:
-    """The part of `Supervised` that is for other devices."""
+    """The part of `Supervised` that makes changed copies of it."""
 
     _device: ClassVar[torch.device] = CPU
     """Where examples, networks and weights are."""
+
+    def _change(self, **changes: Any) -> Supervised:
+        """The same problem and network with some fields changed, which are neither checked nor tried."""
+        own = cast("Supervised", self)
+        changed, kept = object.__new__(type(own)), {entry.name: getattr(own, entry.name) for entry in fields(own)}
+        vars(changed).update(kept | changes, _module=own._module)
+        return changed
+
+    def _try_again(self, **changes: Any) -> Supervised:
+        """The same problem with some fields changed, with which its network is tried."""
+        changed = self._change(**changes)
+        changed._try()
+        return changed
+
+    def _keep_trial(self, **changes: Any) -> Supervised:
+        """The same problem with some fields changed, whose network need not be tried again."""
+        own, changed = cast("Supervised", self), self._change(**changes)
+        training, evaluating = copy_modes(own._training, own._evaluating, convert(own._module, own.dtype))
+        vars(changed).update(_training=training, _evaluating=evaluating)
+        return changed
 
     def to_device(self, device: torch.device) -> Supervised:
         """The same problem, with examples and networks on another device, where two of the examples are tried."""

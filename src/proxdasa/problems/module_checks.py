@@ -6,21 +6,19 @@ broadcasts [N, 1] outputs against [N] targets compares every output with the tar
 
 from __future__ import annotations
 
-import copy
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from proxdasa.data import Dataset
 from proxdasa.modules import torch_generator
 from proxdasa.problems.losses import LOSSES, Loss, cross_entropy
+from proxdasa.problems.random_draws import check_draws, may_draw, other_generators
 from proxdasa.running_statistics import POLICIES, Policy, changed_buffers, copy_buffers
-from proxdasa.torch_internals import RandomOperations, write_count
+from proxdasa.torch_internals import write_count
 
 NOISE = 1e-2
 """Size of the noise added to the parameters: if they are all 0, say, outputs are equal, which hides a loss that mixes
@@ -54,13 +52,12 @@ class Fit(NamedTuple):
     running: tuple[str, ...] = ()
     """The running statistics: buffers that a forward pass changes. All others are constants."""
     apart: bool = True
-    """Whether the loss of an example does not depend on the rest of its batch; not known if random numbers are
-    drawn."""
+    """Whether the loss of an example does not depend on the rest of its batch, as `is_apart` tells; True where nobody
+    asked."""
 
 
 def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Fit:
-    """Check that network, loss and examples fit together, or raise ValueError. Tries a copy of the module as it is."""
-    module = copy.deepcopy(module)
+    """Check that network, loss and examples fit together, or raise ValueError. The module, a copy, is changed."""
     sizes = [inputs.numel()]
     for layer in module.modules():
         layer.register_forward_hook(lambda _layer, _inputs, output: sizes.append(_count(output)))
@@ -71,22 +68,31 @@ def try_two(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> F
             parameter.add_(torch.randn(parameter.shape, generator=noise, dtype=parameter.dtype), alpha=NOISE)
     before = copy_buffers(module)
     with torch.enable_grad(), torch_generator() as generator:
-        state = generator.get_state()
-        with RandomOperations() as operations, _unchanged(module, inputs):  # type: ignore[no-untyped-call]
+        state, elsewhere = generator.get_state(), other_generators()
+        with _unchanged(module, inputs):
             outputs = _outputs(module, inputs)
+            _check_outputs(loss, outputs, targets)
             losses = _losses(loss, outputs, targets)
-        # Other threads may draw at the same time, and some operations draw only if their probability is positive.
-        drawn = operations.seen and not torch.equal(generator.get_state(), state)
-        _check_draws(module, drawn, inputs)
+        # Some operations draw only if their probability is positive, and other threads may draw at the same time.
+        drawn = not torch.equal(generator.get_state(), state) and may_draw(module, loss, inputs, targets)
+        check_draws(module, drawn, other_generators() != elsewhere, inputs)
         running = changed_buffers(module, before)
         _check_gradients(loss, losses, trained)
-    apart = True
     if not drawn:
         with torch.no_grad():
             _check_one_by_one(loss, losses, outputs, targets, module, inputs)
-            first = _losses(loss, module(inputs[[0, 0]]), targets[[0, 0]])[0]
-        apart = not bool((first - losses[0]).abs() > torch.finfo(first.dtype).eps ** 0.5 * (first.abs() + 1))
-    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor), tuple(running), apart)
+    return Fit(max(sizes) // len(inputs), drawn, isinstance(outputs, Tensor), tuple(running))
+
+
+def is_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether the loss of an example does not depend on the rest of its batch. The module, from `try_two`, is changed.
+
+    It must not draw random numbers.
+    """
+    with torch.no_grad():
+        losses, twice = (_losses(loss, module(inputs[rows]), targets[rows]) for rows in ([0, 1], [0, 0]))
+    bound = torch.finfo(twice.dtype).eps ** 0.5 * (twice[0].abs() + 1)
+    return not bool((twice[0] - losses[0]).abs() > bound)
 
 
 def _count(output: object) -> int:
@@ -107,38 +113,12 @@ def _unchanged(module: nn.Module, inputs: Tensor) -> Iterator[None]:
         raise ValueError(f"{name} changes its inputs in place, and with them the examples; let it change a copy")
     for key, now in module.named_parameters():
         writes, values = before[key]  # torch counts changes in place, even to the same values, but not those of .data
-        if write_count(now) != writes or not torch.allclose(now, values, rtol=0, atol=0, equal_nan=True):
+        same = torch.equal(now, values) or torch.allclose(now, values, rtol=0, atol=0, equal_nan=True)
+        if write_count(now) != writes or not same:
             raise ValueError(
                 f"the forward pass of {name} changes its parameter {key}, as max_norm of nn.Embedding does; use a "
                 "changed copy of it instead, or a regularizer, or a buffer for what is not trained"
             )
-
-
-def _draws_elsewhere(module: nn.Module, inputs: Tensor) -> bool:
-    """Whether the global generators of Python or NumPy change while the network is computed."""
-
-    def state() -> object:
-        numpy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - does the network draw from it?
-        return random.getstate(), numpy["state"]["pos"]
-
-    before = state()
-    module(inputs)
-    return before != state()
-
-
-def _check_draws(module: nn.Module, drawn: bool, inputs: Tensor) -> None:
-    """Refuse random numbers that cannot be named, and networks that draw in evaluation mode."""
-    name = type(module).__name__
-    if all(_draws_elsewhere(module, inputs) for _ in range(3)):  # another thread would not draw every time
-        raise ValueError(
-            f"{name} draws from the generator of Python or NumPy, which cannot be named by seed, trial, agent and "
-            "iteration; draw from torch's: torch.rand"
-        )
-    if drawn and not any(layer.training for layer in module.modules()):
-        raise ValueError(
-            f"{name} draws random numbers in evaluation mode too, where its losses must be a function of its "
-            "parameters; draw only where self.training is True: functional.dropout(x, p, training=self.training)"
-        )
 
 
 def check_running(module: nn.Module, fit: Fit, policy: Policy | None) -> None:
@@ -168,13 +148,10 @@ def check_running(module: nn.Module, fit: Fit, policy: Policy | None) -> None:
 
 
 def check_batch_of_one(module: nn.Module, inputs: Tensor) -> None:
-    """Refuse batches of one example for a network that cannot be trained on one."""
-    with (
-        torch.no_grad(),
-        torch_generator(),
-        _explain(f"batch_size must be at least 2, because {type(module).__name__} fails on a batch of one example"),
-    ):
-        copy.deepcopy(module)(inputs[:1])
+    """Refuse batches of one example for a network that cannot be trained on one. The module, a copy, is changed."""
+    what = f"batch_size must be at least 2, because {type(module).__name__} fails on a batch of one example"
+    with torch.no_grad(), torch_generator(), _explain(lambda: what):
+        module(inputs[:1])
 
 
 def _outputs(module: nn.Module, inputs: Tensor) -> Any:
@@ -183,7 +160,7 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Any:
     whole = "" if inputs.is_floating_point() else f" in {str(inputs.dtype).removeprefix('torch.')}"
     numbers = 'for measurements pass x.float(), or dtype="float32" to per_agent'
     remedy = "" if not whole else f" (whole numbers stay whole, as embeddings need them; {numbers})"
-    with _explain(f"{name} fails on two examples, inputs of shape {shape}{whole}{remedy}"):
+    with _explain(lambda: f"{name} fails on two examples, inputs of shape {shape}{whole}{remedy}"):
         outputs: object = module(inputs)
     if not isinstance(outputs, Tensor):
         return outputs
@@ -204,8 +181,8 @@ def _outputs(module: nn.Module, inputs: Tensor) -> Any:
     return outputs
 
 
-def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
-    """The losses of the examples; refuses a loss that does not return one number for each."""
+def _check_outputs(loss: Loss, outputs: Any, targets: Tensor) -> None:
+    """Refuse outputs that our own losses do not take: tuples, say, and too few for the labels."""
     if loss in LOSSES and not isinstance(outputs, Tensor):
         raise ValueError(
             f"the network returns a {type(outputs).__name__}, but the loss {_name(loss)} takes one tensor; give a loss "
@@ -218,14 +195,22 @@ def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
                 f"the label {largest} is among the examples, but the number of the network's outputs is {classes}, "
                 f"for labels 0, ..., {classes - 1}; it needs at least {largest + 1}"
             )
-    what = f"outputs of shape {list(outputs.shape)}" if isinstance(outputs, Tensor) else f"a {type(outputs).__name__}"
-    given = f"{what} and {_describe(targets)}"
-    with _explain(f"the loss {_name(loss)} fails for {given}"):
+
+
+def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
+    """The losses of the examples; refuses a loss that does not return one number for each."""
+
+    def given() -> str:
+        tensor = isinstance(outputs, Tensor)
+        what = f"outputs of shape {list(outputs.shape)}" if tensor else f"a {type(outputs).__name__}"
+        return f"{what} and {_describe(targets)}"
+
+    with _explain(lambda: f"the loss {_name(loss)} fails for {given()}"):
         losses: object = loss(outputs, targets)
-    shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     if not isinstance(losses, Tensor) or losses.shape[:1] != targets.shape[:1] or losses.numel() != len(targets):
+        shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
-            f"the loss {_name(loss)} must return one number for each example, [{len(targets)}] for {given}; "
+            f"the loss {_name(loss)} must return one number for each example, [{len(targets)}] for {given()}; "
             f'got {shape}; torch\'s losses do that with reduction="none"'
         )
     return losses.flatten()
@@ -234,7 +219,7 @@ def _losses(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
 def _check_gradients(loss: Loss, losses: Tensor, trained: dict[str, nn.Parameter]) -> None:
     if not losses.requires_grad:
         raise ValueError(f"the loss {_name(loss)} has no gradient: its result does not depend on the parameters")
-    with _explain("the gradient of the loss cannot be computed"):
+    with _explain(lambda: "the gradient of the loss cannot be computed"):
         grads = torch.autograd.grad(losses.sum(), list(trained.values()), allow_unused=True)
     if unused := [name for name, grad in zip(trained, grads, strict=True) if grad is None]:
         raise ValueError(
@@ -306,13 +291,13 @@ def _check_one_by_one(
 
 
 @contextmanager
-def _explain(what: str) -> Iterator[None]:
-    """Context manager that raises torch's errors as a ValueError, as the end of the sentence ``what``."""
+def _explain(what: Callable[[], str]) -> Iterator[None]:
+    """Context manager that raises torch's errors as a ValueError, as the end of the sentence that ``what`` returns."""
     try:
         yield
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{what}: {why}") from None
+        raise ValueError(f"{what()}: {why}") from None
 
 
 def _name(loss: Loss) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -32,7 +32,7 @@ from proxdasa.problems.module_checks import two_examples
 from proxdasa.problems.precision import check_precision, default_dtype
 from proxdasa.problems.site_batches import SiteBatches, check_filled_batches
 from proxdasa.problems.starting_points import Initial, check_initial, starting_points
-from proxdasa.problems.training_modes import copy_modes, evaluating_copies, training_copies
+from proxdasa.problems.training_modes import evaluating_copies, training_copies
 from proxdasa.running_statistics import Policy, RunningStatistics, check_policy, check_statistics
 
 
@@ -102,6 +102,10 @@ class Supervised(Measured):
         object.__setattr__(self, "dtype", self.dtype or default_dtype(self.data))
         object.__setattr__(self, "model", take_model(self.model))
         check_model(self.model, self._module)
+        self._try()
+
+    def _try(self) -> None:
+        """Try the network, unless the data are still to be read."""
         if self.data.here:
             object.__setattr__(self, "partition", self.partition or self.data.partition or Shuffled())
             _ = self.parts  # refuses a partition that does not fit now rather than in the first step
@@ -130,7 +134,7 @@ class Supervised(Measured):
 
     def to(self, dtype: torch.dtype) -> Supervised:
         """The same problem in another floating-point type."""
-        return replace(self, dtype=dtype)
+        return self if dtype == self.dtype else self._try_again(dtype=dtype)
 
     def restrict(self, agents: range) -> Supervised:
         """The problem of some of the agents, with only their examples and all test examples."""
@@ -138,12 +142,12 @@ class Supervised(Measured):
         if self.data.here or len(agents) == self.agents:
             data, parts, mean_size = self.examples, self.parts[agents.start : agents.stop], self._mean_size
         else:
-            data, parts = replace(self, agents=len(agents), first=first)._loaded
+            data, parts = self._change(agents=len(agents), first=first)._loaded
             mean_size = math.nan  # until `join` has asked the processes of the other agents
         rows, sizes = torch.cat(parts), [len(part) for part in parts]
         own = replace(data, x=data.x[rows], y=data.y[rows])
         # Which statistics change may depend on the examples, so those of each agent are tried for them.
-        make = self._keep_trial if self.data.here and not self.running else partial(replace, self)
+        make = self._keep_trial if self.data.here and not self.running else self._try_again
         return make(data=own, partition=Sizes(sizes), agents=len(agents), first=first, mean_size=mean_size)
 
     def join(self, peers: Peers) -> Supervised:
@@ -257,13 +261,6 @@ class Supervised(Measured):
         """The outputs ``[rows, N, ...]`` of the networks x ``[rows, d]`` for inputs ``[N, ...]``."""
         return outputs_of(self._evaluating, x, self._cast(inputs), self._check_buffers(buffers))
 
-    def _keep_trial(self, **changes: Any) -> Supervised:
-        """The same problem with some fields changed, whose network need not be tried again."""
-        part, kept = object.__new__(type(self)), {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        training, evaluating = copy_modes(self._training, self._evaluating, convert(self._module, self.dtype))
-        vars(part).update(kept | changes, _module=self._module, _training=training, _evaluating=evaluating)
-        return part
-
     def _pass(self, x: Tensor, r: Tensor | None, sample: Tensor, agents: slice = slice(None)) -> Pass:
         """The copies x and r of these agents on their samples, as many at a time as fit the cache."""
         own, seeds = (sample[..., :-1], sample[..., -1:]) if self._random else (sample, None)
@@ -284,12 +281,13 @@ class Supervised(Measured):
     def _training(self) -> Copies:
         """The copies whose gradients are taken."""
         module = convert(self._module, self.dtype)
-        return training_copies(module, self.loss, self._two, self.batch_size, self.path, self.buffers)
+        fewest = min(map(len, self._loaded[1]))
+        return training_copies(module, self.loss, self._two, self.batch_size, fewest, self.path, self.buffers)
 
     @cached_property
     def _evaluating(self) -> Copies:
         """The copies that are measured."""
-        return evaluating_copies(convert(self._module, self.dtype), self._two, self._training)
+        return evaluating_copies(self._module, self.dtype, self._two, self._training)
 
     @property
     def _running(self) -> RunningStatistics:

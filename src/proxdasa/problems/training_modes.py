@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from proxdasa import caller_warnings
+from proxdasa.modules import convert, copy_module
 from proxdasa.problems.copies import Copies, LoopWarning, Path, choose
 from proxdasa.problems.losses import Loss
-from proxdasa.problems.module_checks import check_batch_of_one, check_running, try_two
+from proxdasa.problems.module_checks import check_batch_of_one, check_running, is_apart, try_two
 from proxdasa.running_statistics import Policy, RunningStatistics
 
 
 def training_copies(
-    module: nn.Module, loss: Loss, two: tuple[Tensor, Tensor], batch_size: int, path: Path | None, policy: Policy | None
+    module: nn.Module,
+    loss: Loss,
+    two: tuple[Tensor, Tensor],
+    batch_size: int,
+    fewest: int,
+    path: Path | None,
+    policy: Policy | None,
 ) -> Copies:
-    """The copies in the mode that the network has, usually training, tried on two examples."""
-    fit = try_two(module, loss, *two)
+    """The copies in the mode that the network has, usually training, tried on two examples.
+
+    ``fewest`` is the smallest number of examples that an agent has.
+    """
+    trial = copy_module(module)
+    fit = try_two(trial, loss, *two)
     check_running(module, fit, policy)
     if batch_size == 1:
-        check_batch_of_one(module, two[0])
+        check_batch_of_one(trial, two[0])
+    elif fewest < batch_size and not fit.random:
+        fit = fit._replace(apart=is_apart(trial, loss, *two))
     copies, why = choose(module, loss, fit, *two, path, RunningStatistics.of(module, fit.running))
     if why and copies.path == "loop" and path is None:
         caller_warnings.warn(
@@ -33,13 +45,13 @@ def training_copies(
     return copies
 
 
-def evaluating_copies(module: nn.Module, two: tuple[Tensor, Tensor], training: Copies) -> Copies:
-    """The copies of the same network in evaluation mode; the given module may be changed."""
+def evaluating_copies(module: nn.Module, dtype: torch.dtype, two: tuple[Tensor, Tensor], training: Copies) -> Copies:
+    """The copies of the same network, in this type, in evaluation mode."""
     if training.path == "chain":
         return training  # none of its layers has a mode
-    module.eval()
+    module = convert(module, dtype).eval()
     try:
-        fit = try_two(module, training.loss, *two)
+        fit = try_two(copy_module(module), training.loss, *two)
         check_running(module, fit, None)
         if not fit.random:
             _check_apart(module, training.loss, *two)
@@ -60,7 +72,7 @@ def copy_modes(
     ours = replace(training, module=module, running=running)
     if evaluating is training:
         return ours, ours
-    return ours, replace(evaluating, module=copy.deepcopy(module).eval(), running=evaluating.running and running)
+    return ours, replace(evaluating, module=copy_module(module).eval(), running=evaluating.running and running)
 
 
 def _check_apart(module: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
