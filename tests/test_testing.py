@@ -1,6 +1,7 @@
 """Every law of `check_algorithm` against methods that break it: a check that cannot fail is worth nothing."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import pytest
@@ -9,8 +10,8 @@ import torch
 from proxdasa.algorithms import DPSGD, PGExtra, ProxDASA, ProxDASAGT
 from proxdasa.contracts import Averaging, Facts, Tracking
 from proxdasa.schedules import Alpha, Number, constant
-from proxdasa.testing import LawError, check, check_algorithm, laws, laws_of_claims, laws_of_results
-from proxdasa.testing.case import Verbs
+from proxdasa.testing import LawError, check, check_algorithm, laws
+from proxdasa.testing.case import Case, Verbs
 from tests.setups import LocalSteps
 
 
@@ -391,13 +392,16 @@ BROKEN = [
     (Swallows(), {"divergence"}),
 ]
 """Methods and all the laws that each breaks."""
+COSTS = (OneVector, TwoGradients, SaysItDoesNotMix, SendsSometimes)
+"""Methods that compute what `Sound` or `LocalSteps` does, and declare other costs."""
+SLOW = (*COSTS, OtherProx)
+"""Methods that break less than another: a test of its own, and `SlightlyOtherProx`, cover them."""
 
 
 @pytest.fixture(autouse=True)
 def shorter(monkeypatch):
     """At γ = 0.3 sixty iterations are enough."""
-    monkeypatch.setattr(laws_of_results, "LONG", 60)
-    monkeypatch.setattr(laws_of_claims, "LONG", 60)
+    monkeypatch.setattr(check, "Case", partial(Case, long=60))
 
 
 @pytest.fixture
@@ -406,11 +410,23 @@ def only(monkeypatch):
     return lambda *names: monkeypatch.setattr(check, "LAWS", [law for law in laws.LAWS if law.name in names])
 
 
-@pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("method", "broken"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if isinstance(case[0], SLOW) else []) for case in BROKEN],
+    ids=lambda value: type(value).__name__,
+)
 def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
     with pytest.raises(LawError) as caught:
         check_algorithm(method, tracks={"y": "g"})
     assert set(caught.value.laws) == broken, str(caught.value)
+
+
+@pytest.mark.parametrize("method", COSTS)
+def test_false_costs_are_caught(method, only):
+    only("costs")
+    with pytest.raises(LawError) as caught:
+        check_algorithm(method())
+    assert caught.value.laws == ("costs",)
 
 
 def test_every_law_has_been_seen_to_fail():
@@ -430,7 +446,7 @@ def test_a_sound_method_keeps_all_laws():
 
 
 def test_a_sound_method_with_local_steps_keeps_all_laws(monkeypatch):
-    monkeypatch.setattr(laws_of_results, "LONG", 200)
+    monkeypatch.setattr(check, "Case", partial(Case, long=200))
     report = check_algorithm(LocalSteps(), tracks={"y": "g"})
     assert set(report.left_out) == {"averaging", "late", "slices"}
 
@@ -464,7 +480,9 @@ def test_what_does_not_apply_is_left_out_with_the_reason():
 
 
 @pytest.mark.parametrize(("method", "keeps"), [(PGExtra(0.2), False), (DPSGD(0.2), True)], ids=str)
-def test_what_a_method_says_of_late_messages_must_be_true(method, keeps):
+def test_what_a_method_says_of_late_messages_must_be_true(method, keeps, only):
+    only("late")
+
     class Claims(type(method)):
         facts = method.facts._replace(keeps_errors=keeps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ STEPS = 30
 """The number of steps in most checks; restarts that happen less often are not covered."""
 SEEN = STEPS // 3
 """The number of steps in the shortest checks of messages: what happens less often is not seen there."""
+LONG = 400
+"""Iterations within which a method must come close to a solution."""
 WEIGHT = 1.0
 """λ of the L1 norm in the checks."""
 BAD_WEATHER: Sequence[Condition] = (LinkLoss(0.3), Participation(0.6))
@@ -33,32 +35,27 @@ BAD_WEATHER: Sequence[Condition] = (LinkLoss(0.3), Participation(0.6))
 
 @dataclass(frozen=True)
 class Case:
-    """A method, and what its author declares about it."""
+    """A method, what its author declares about it, and runs that several laws look at."""
 
     algorithm: Algorithm
     tracks: Mapping[str, str]
+    long: int = LONG
+    """The number of iterations in checks of where a method ends."""
 
     def setup(self, problem: Problem, network: Network, **settings: Any) -> Setup:
         """A run of the method, by default of `STEPS` iterations and without observations."""
         settings = {"iterations": STEPS, "metrics": (), "observe_every": 1_000_000, **settings}
         return Setup(self.algorithm, problem, network, **settings)
 
-    def network(self, network: Network) -> Network:
-        """The network, with self weights large enough for the method's bound on eigenvalues in one and three rounds."""
-        λ, bound = network.smallest_eigenvalue, self.algorithm.facts.eigenvalues_above
-        least = max(bound, float(np.cbrt(bound))) + 0.1
-        s = max(0.0, (least - λ) / (1 - λ))
-        return networks.from_matrix(s * np.eye(network.n) + (1 - s) * network.W.toarray()) if s else network
-
-    @cached_property
+    @property
     def star(self) -> Network:
         """A network whose agents have different numbers of neighbours."""
-        return self.network(networks.star(N))
+        return suited(networks.star, self.algorithm.facts.eigenvalues_above)
 
-    @cached_property
+    @property
     def ring(self) -> Network:
         """A network whose agents have equal numbers of neighbours."""
-        return self.network(networks.ring(N))
+        return suited(networks.ring, self.algorithm.facts.eigenvalues_above)
 
     @cached_property
     def noisy(self) -> Setup:
@@ -66,13 +63,49 @@ class Case:
         return self.setup(quadratic(noise=0.1), self.star, regularizer=self.regularizer)
 
     @cached_property
-    def course(self) -> Sequence[Any]:
-        """The state after init and after each step of the noisy run, for laws that only look at it."""
-        algorithm, engine = self.noisy.bound(), self.noisy.engine()
-        states = [algorithm.init(engine, rows())]
+    def course(self) -> Course:
+        """The noisy run, step by step."""
+        return follow(self.noisy)
+
+    @cached_property
+    def watched(self) -> Verbs:
+        """The agents of `recorded`."""
+        return Verbs(self.noisy.engine())
+
+    @cached_property
+    def recorded(self) -> Sequence[tuple[Any, set[tuple[int, int]]]]:
+        """The noisy run again: the state after init and after each step, and the samples that were used there."""
+        algorithm, agents = self.noisy.bound(), self.watched
+        states = [(algorithm.init(agents, rows()), agents.samples)]
         for k in range(STEPS):
-            states.append(algorithm.step(engine, k, states[-1]))
+            agents.samples = set()
+            states.append((algorithm.step(agents, k, states[-1][0]), agents.samples))
         return states
+
+    @cached_property
+    def scattered(self) -> tuple[Algorithm, Agents, Any, Any]:
+        """The method and agents of a noisy run with Ψ = 0, a random state, and the one that it has become at the end.
+
+        The first step is number 1.
+        """
+        setup = self.setup(quadratic(noise=0.1), self.star)
+        algorithm, engine = setup.bound(), setup.engine()
+        state = random_state(algorithm, engine)
+        return algorithm, engine, state, walk(algorithm, engine, state, 1)
+
+    @cached_property
+    def equal(self) -> tuple[Any, bool]:
+        """What `run_equal` gives on the ring."""
+        return self.run_equal(self.ring)
+
+    def run_equal(self, network: Network) -> tuple[Any, bool]:
+        """The state of equal agents after some steps, and whether the method used degrees or sums over neighbours."""
+        problem = quadratic(spread=0.0)
+        algorithm = self.setup(problem, self.ring).bound()  # bound to N agents, whatever the network
+        here = self.setup(problem.restrict(range(network.n)), network, regularizer=self.regularizer)
+        agents = Verbs(here.engine())
+        state = algorithm.init(agents, rows(n=1).repeat(1, network.n, 1))
+        return walk(algorithm, agents, state), agents.uses_graph
 
     @cached_property
     def calm(self) -> Mapping[str, Tensor]:
@@ -94,7 +127,51 @@ class Case:
         return L1(WEIGHT) if self.algorithm.facts.composite else Zero()
 
 
-@cache  # nothing changes it
+class Course(NamedTuple):
+    """A run, step by step."""
+
+    algorithm: Algorithm
+    agents: Agents
+    states: Sequence[Any]
+    """After init and after each step."""
+    wrote: str | None
+    """Which tensors were changed that init or a step was given, and where this happened first."""
+
+
+def follow(setup: Setup) -> Course:
+    """Make the run."""
+    algorithm, engine, x = setup.bound(), setup.engine(), rows()
+    before, wrote = x.clone(), None
+    states = [algorithm.init(engine, x)]
+    if not torch.equal(x, before):
+        wrote = "init changed the x that it was given"
+    for k in range(setup.iterations):
+        given, copies = states[-1], [tensor.clone() for tensor in states[-1]]
+        states.append(algorithm.step(engine, k, given))
+        if not wrote and (changed := changed_names(given, copies)):
+            wrote = f"step {k} changed {changed} of the state that it was given"
+    return Course(algorithm, engine, states, wrote)
+
+
+def changed_names(state: Any, other: Sequence[Tensor]) -> str:
+    """The names of the variables that differ."""
+    pairs = zip(state._fields, state, other, strict=True)
+    return ", ".join(name for name, a, b in pairs if not torch.equal(a, b))
+
+
+# Nothing changes what the following functions return, so it is made once.
+
+
+@cache
+def suited(builder: Callable[[int], Network], bound: float) -> Network:
+    """The network, with self weights large enough for this bound on eigenvalues in one and three rounds."""
+    network, least = builder(N), max(bound, float(np.cbrt(bound))) + 0.1
+    λ = network.smallest_eigenvalue
+    s = max(0.0, (least - λ) / (1 - λ))
+    return networks.from_matrix(s * np.eye(network.n) + (1 - s) * network.W.toarray()) if s else network
+
+
+@cache
 def quadratic(n: int = N, noise: float = 0.0, spread: float = 1.0) -> Quadratic:
     """Quadratics with curvatures between 1 and 2 and minimisers that differ between agents by about ``spread``."""
     rng = np.random.default_rng(0)
@@ -105,6 +182,27 @@ def quadratic(n: int = N, noise: float = 0.0, spread: float = 1.0) -> Quadratic:
         A[i] = (Q * curvatures) @ Q.T if spread else np.diag(curvatures)
         b[i] = common + spread * rng.normal(size=D)
     return Quadratic(torch.from_numpy(A), torch.from_numpy(b), noise=noise)
+
+
+@cache
+def solution_of_one(weight: float) -> Tensor:
+    """The minimiser of agents with equal quadratics."""
+    problem = quadratic(spread=0.0)
+    return minimiser(problem.A[0], problem.b[0], weight)
+
+
+@cache
+def solution_of_all(weight: float) -> Tensor:
+    """The minimiser of the mean of agents' different quadratics."""
+    problem = quadratic()
+    return minimiser(problem.A.mean(0), problem.b.mean(0), weight)
+
+
+@cache
+def solutions_of_each(weight: float) -> Tensor:
+    """The minimisers of the agents' own quadratics."""
+    problem = quadratic()
+    return minimiser(problem.A, problem.b, weight)
 
 
 def minimiser(A: Tensor, b: Tensor, weight: float) -> Tensor:

@@ -5,16 +5,13 @@ The function raises `Violation` with what was observed, or `NotApplicable` with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from proxdasa.testing.case import Case
 
-LONG = 400
-"""Iterations within which a method must come close to a solution."""
 NEAR = 0.01
 """How close: the fraction of the initial distance that may be left."""
 ROUNDING = 1e-10
@@ -50,9 +47,3 @@ def close(a: Tensor, b: Tensor, tolerance: float = ROUNDING) -> bool:
 def largest(x: Tensor) -> float:
     """The largest absolute value."""
     return float(x.abs().max())
-
-
-def changed_names(state: Any, other: Sequence[Tensor]) -> str:
-    """The names of the variables that differ."""
-    pairs = zip(state._fields, state, other, strict=True)
-    return ", ".join(name for name, a, b in pairs if not torch.equal(a, b))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,31 +14,37 @@ from proxdasa.contracts import Algorithm
 from proxdasa.networks import Network
 from proxdasa.problems import Quadratic
 from proxdasa.schedules import Number, Schedule, is_annotated, per_trial
-from proxdasa.testing.case import STEPS, Case, N, Verbs, quadratic, rows, walk
+from proxdasa.testing.case import STEPS, Case, N, quadratic, rows
 from proxdasa.testing.law import NotApplicable, Violation, close, largest, law
+
+ORDER = [3, 0, 4, 1, 2]
+"""The agents in another order."""
 
 
 @law(usually="rows taken by index (x[:, 0] as a leader) or weights made by torch.arange over the agents")
 def relabelling(case: Case) -> None:
     """Results do not depend on the agents' numbers: relabelled, with their data and neighbours, they do the same."""
-    order, problem, network = [3, 0, 4, 1, 2], quadratic(), case.star
-    moved = Quadratic(problem.A[order], problem.b[order])
-    W = networks.from_matrix(network.W.toarray()[np.ix_(order, order)])
     x0 = rows()
-    first = case.setup(problem, network, x0=x0, regularizer=case.regularizer).run()
-    second = case.setup(moved, W, x0=x0[:, order], regularizer=case.regularizer).run()
+    first = case.setup(quadratic(), case.star, x0=x0, regularizer=case.regularizer).run()
+    second = case.setup(*_relabel(case.star), x0=x0[:, ORDER], regularizer=case.regularizer).run()
     for name, tensor in first.state.items():
-        if not close(second.state[name], tensor[:, order]):
-            error = largest(second.state[name] - tensor[:, order])
+        if not close(second.state[name], tensor[:, ORDER]):
+            error = largest(second.state[name] - tensor[:, ORDER])
             raise Violation(
                 f"after {STEPS} iterations {name} of the same agent under another number differs by {error:.2g}"
             )
 
 
+@cache
+def _relabel(network: Network) -> tuple[Quadratic, Network]:
+    problem, W = quadratic(), network.W.toarray()
+    return Quadratic(problem.A[ORDER], problem.b[ORDER]), networks.from_matrix(W[np.ix_(ORDER, ORDER)])
+
+
 @law(usually="rows taken by index, or steps that depend on where an agent's rows are stored")
 def consensus(case: Case) -> None:
     """Agents on a ring with the same data and the same starting point stay together."""
-    state, _ = _run_equal_agents(case)
+    state, _ = case.equal
     for name, tensor in state._asdict().items():
         if not close(tensor, tensor[:, :1].expand_as(tensor)):
             raise Violation(f"{name} of equal agents differs by {largest(tensor - tensor[:, :1]):.2g}")
@@ -46,23 +53,14 @@ def consensus(case: Case) -> None:
 @law(usually="sums over agents instead of means, or steps that depend on how many agents there are")
 def single(case: Case) -> None:
     """Agents with the same data and the same starting point do what a single agent does."""
-    state, uses_graph = _run_equal_agents(case)
+    state, uses_graph = case.equal
     if uses_graph:
         raise NotApplicable("it uses degrees or sums over neighbours, and a single agent has none")
-    one, _ = _run_equal_agents(case, networks.ring(1))
+    one, _ = case.run_equal(networks.ring(1))
     for name, tensor in state._asdict().items():
         if not close(tensor[:, :1], getattr(one, name)):
             error = largest(tensor[:, :1] - getattr(one, name))
             raise Violation(f"{name} of {N} equal agents differs from that of one agent by {error:.2g}")
-
-
-def _run_equal_agents(case: Case, network: Network | None = None) -> tuple[Any, bool]:
-    """The state of equal agents after some steps, and whether the method used degrees or sums over neighbours."""
-    problem, network = quadratic(spread=0.0), network or case.ring
-    algorithm = case.setup(problem, case.ring).bound()  # bound to N agents, whatever network follows
-    here = case.setup(problem.restrict(range(network.n)), network, regularizer=case.regularizer)
-    agents = Verbs(here.engine())
-    return walk(algorithm, agents, algorithm.init(agents, rows(n=1).repeat(1, network.n, 1))), agents.uses_graph
 
 
 @law(
@@ -74,7 +72,7 @@ def trials(case: Case) -> None:
     problem, factors = quadratic(noise=0.1), (0.5, 0.75, 1.0)
 
     def run(changes: dict[str, Any], trials: int) -> dict[str, Tensor]:
-        varied = Case(dataclasses.replace(case.algorithm, **changes), case.tracks)  # type: ignore[type-var]
+        varied = dataclasses.replace(case, algorithm=dataclasses.replace(case.algorithm, **changes))  # type: ignore[type-var]
         setup = varied.setup(problem, case.star, trials=trials, regularizer=case.regularizer, x0=rows()[0])
         return setup.run().state
 

@@ -13,16 +13,13 @@ from proxdasa.conditions import StaleMessages, TrackerWarning
 from proxdasa.contracts import Agents
 from proxdasa.mixing import Gossip
 from proxdasa.testing.case import STEPS, Case, Verbs, quadratic, random_state, rows, walk
-from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, close, largest, law
+from proxdasa.testing.law import NEAR, NotApplicable, Violation, close, largest, law
 
 
 @law(usually="a variable that is kept, and perhaps sent, but not used; or one that only the equations use")
 def alive(case: Case) -> None:
     """Every variable of the state influences a later x."""
-    setup = case.setup(quadratic(noise=0.1), case.star)
-    algorithm, engine = setup.bound(), setup.engine()
-    state = random_state(algorithm, engine)
-    base = walk(algorithm, engine, state, 1)
+    algorithm, engine, state, base = case.scattered
     for name in state._fields:
         nudged = state._replace(**{name: getattr(state, name) + rows(seed=99).abs()})
         if close(walk(algorithm, engine, nudged, 1).x, base.x, 1e-12):
@@ -32,13 +29,11 @@ def alive(case: Case) -> None:
 @law(usually="x, _ = agents.mix(x, y) followed by the old y; the vector is sent but not used")
 def heard(case: Case) -> None:
     """Every vector that mixing returns influences a later x."""
-    setup = case.setup(quadratic(noise=0.1), case.star)
-    algorithm, engine = setup.bound(), setup.engine()
-    state, agents = random_state(algorithm, engine), Verbs(engine)
+    algorithm, engine, state, base = case.scattered
+    agents = Verbs(engine)
     walk(algorithm, agents, state, 1, 1 + algorithm.facts.interval(algorithm))  # one step of these sends
     if not agents.mixed:
         raise NotApplicable("it does not mix")
-    base = walk(algorithm, engine, state, 1)
     for vector in range(agents.mixed):
         if close(walk(algorithm, Verbs(engine, stir=vector), state, 1).x, base.x, 1e-12):
             raise Violation(
@@ -80,18 +75,13 @@ def costs(case: Case) -> None:
 )
 def samples(case: Case) -> None:
     """Every step uses a sample that no earlier step has used."""
-    algorithm, agents = case.noisy.bound(), Verbs(case.noisy.engine())
-    state = algorithm.init(agents, rows())
-    drew = bool(agents.samples)
-    for k in range(STEPS):
-        before = set(agents.samples)
-        agents.samples.clear()
-        state = algorithm.step(agents, k, state)
-        if agents.samples and agents.samples <= before:
-            raise Violation(f"step {k} asked for samples {sorted(agents.samples)} only, all of which were used before")
-        drew |= bool(agents.samples)
-        agents.samples |= before
-    if not drew:
+    (_, before), *steps = case.recorded
+    used = set(before)
+    for k, (_, samples) in enumerate(steps):
+        if samples and samples <= used:
+            raise Violation(f"step {k} asked for samples {sorted(samples)} only, all of which were used before")
+        used |= samples
+    if not used:
         raise NotApplicable("it uses no sample gradients")
 
 
@@ -99,7 +89,7 @@ def samples(case: Case) -> None:
 def tracking(case: Case) -> None:
     """After every step, the mean over agents of a tracker equals that of what it tracks."""
     tracks = _trackers(case)
-    for k, state in enumerate(case.course[1:]):
+    for k, state in enumerate(case.course.states[1:]):
         _check_means(tracks, state._asdict(), f"after step {k}")
 
 
@@ -136,7 +126,7 @@ def late(case: Case) -> None:
     facts, x0 = case.algorithm.facts, rows()
     if facts.tracking or case.tracks:
         raise NotApplicable("it has a tracker, and a run whose messages are late begins with a warning")
-    settings = {"regularizer": case.regularizer, "iterations": LONG, "x0": x0}
+    settings = {"regularizer": case.regularizer, "iterations": case.long, "x0": x0}
     with warnings.catch_warnings(action="ignore", category=TrackerWarning):
         punctual, delayed = (
             case.setup(quadratic(), case.star, conditions=chosen, **settings).run().x
@@ -145,8 +135,8 @@ def late(case: Case) -> None:
     moved, apart = largest(x0 - punctual), largest(delayed - punctual)
     if (apart <= NEAR * moved) == facts.keeps_errors:
         raise Violation(
-            f"after {LONG} iterations x differed by {apart:.2g} if messages were late, and had moved by {moved:.2g}; "
-            f"facts have keeps_errors={facts.keeps_errors}"
+            f"after {case.long} iterations x differed by {apart:.2g} if messages were late, and had moved by "
+            f"{moved:.2g}; facts have keeps_errors={facts.keeps_errors}"
         )
 
 

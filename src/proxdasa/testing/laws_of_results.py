@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from proxdasa.contracts import Problem
 from proxdasa.engines import Transport
 from proxdasa.engines.messages.threads import in_threads
 from proxdasa.problems import PhaseRetrieval
 from proxdasa.regularizers import Zero
 from proxdasa.runs.saving import Saving
-from proxdasa.testing.case import BAD_WEATHER, SEEN, STEPS, WEIGHT, Case, N, Verbs, minimiser, quadratic, rows, walk
-from proxdasa.testing.law import LONG, NEAR, NotApplicable, Violation, changed_names, close, largest, law
+from proxdasa.testing import case as cases
+from proxdasa.testing.case import (
+    BAD_WEATHER,
+    LONG,
+    SEEN,
+    STEPS,
+    WEIGHT,
+    Case,
+    N,
+    Verbs,
+    changed_names,
+    quadratic,
+    rows,
+    walk,
+)
+from proxdasa.testing.law import NEAR, NotApplicable, Violation, close, largest, law
 
 
 @law(
@@ -38,28 +54,26 @@ def sparsity(case: Case) -> None:
 
 
 def _check_solution(case: Case, weight: float) -> None:
-    problem, x0 = quadratic(spread=0.0), rows()
-    regularizer = case.regularizer if weight else Zero()
-    x = case.setup(problem, case.ring, regularizer=regularizer, iterations=LONG, x0=x0).run().x
-    x_star = minimiser(problem.A[0], problem.b[0], weight)
+    x0, x_star = rows(), cases.solution_of_one(weight)
+    settings = {"regularizer": case.regularizer if weight else Zero(), "iterations": case.long, "x0": x0}
+    x = case.setup(quadratic(spread=0.0), case.ring, **settings).run().x
     start, end = largest(x0 - x_star), largest(x - x_star)
     if not end <= NEAR * start:
         raise Violation(
-            f"after {LONG} iterations the distance to the minimiser was {end:.2g}, and at the start {start:.2g}"
+            f"after {case.long} iterations the distance to the minimiser was {end:.2g}, and at the start {start:.2g}"
         )
 
 
 @law(usually="rows that are mixed and then not used; a method that corrects for differences reaches the minimiser")
 def together(case: Case) -> None:
     """Agents with different F_i end closer to the common minimiser than their own minimisers are."""
-    problem, weight = quadratic(), WEIGHT if case.algorithm.facts.composite else 0.0
-    reached = case.setup(problem, case.star, regularizer=case.regularizer, iterations=LONG).run().x[0]
-    x_star = minimiser(problem.A.mean(0), problem.b.mean(0), weight)
-    own = minimiser(problem.A, problem.b, weight)
+    weight = WEIGHT if case.algorithm.facts.composite else 0.0
+    reached = case.setup(quadratic(), case.star, regularizer=case.regularizer, iterations=case.long).run().x[0]
+    x_star, own = cases.solution_of_all(weight), cases.solutions_of_each(weight)
     apart, end = (float((x - x_star).norm(dim=1).mean()) for x in (own, reached))
     if not end <= 0.7 * apart:
         raise Violation(
-            f"after {LONG} iterations the agents' mean distance to the minimiser was {end:.2g}; "
+            f"after {case.long} iterations the agents' mean distance to the minimiser was {end:.2g}; "
             f"that of the minimisers of their own losses is {apart:.2g}"
         )
 
@@ -77,7 +91,7 @@ def processes(case: Case) -> None:
         try:
             with torch.no_grad(), engine.stepping():
                 here = rows()[:, engine.agents.start : engine.agents.stop].clone()
-                state = walk(algorithm, engine, algorithm.init(engine, here), stop=SEEN)
+                state = walk(algorithm, engine, algorithm.init(engine, here), 0, SEEN)
                 return type(state)(*(engine.gather(tensor) for tensor in state))
         except Exception as error:
             transport.fail(str(error))  # otherwise the others would wait for messages
@@ -129,8 +143,7 @@ def precision(case: Case) -> None:
 @law(usually="a full gradient in a step but none in init, so that the error comes hours later")
 def streams(case: Case) -> None:
     """It runs on streaming samples, which never repeat, or raises at the start."""
-    problem = PhaseRetrieval(agents=N, dim=4, sparsity=2, evaluation="population").to(torch.float64)
-    setup = case.setup(problem, case.star, regularizer=case.regularizer)
+    setup = case.setup(_stream(), case.star, regularizer=case.regularizer)
     algorithm, agents = setup.bound(), Verbs(setup.engine())
     try:
         state = algorithm.init(agents, setup.start())
@@ -144,6 +157,11 @@ def streams(case: Case) -> None:
         if not agents.uses_full:
             raise
         raise Violation("init accepted the stream, but a later step raised") from error
+
+
+@cache  # nothing changes it
+def _stream() -> Problem:
+    return PhaseRetrieval(agents=N, dim=4, sparsity=2, evaluation="population").to(torch.float64)
 
 
 @law(
