@@ -32,12 +32,13 @@ PRELOADED = [
     "proxdasa.engines.messages.gloo", "proxdasa.engines.messages.unix_sockets", "proxdasa.plans.run_plans",
     "proxdasa.reports.page", "proxdasa.reports.tables", "proxdasa.sites.site", "proxdasa.tuning.tune_function",
     "sklearn.datasets", "torch._dynamo", "torch.distributed.run", "typer._adapters", "tests.setups", "tests.processes",
+    "cryptography.hazmat.backends.openssl", "encodings.idna", "grpc._channel", "grpc._server", "grpc.experimental",
 ]  # fmt: skip
 """What forked processes use, imported before they are forked; `tests.processes` imports pytest, and builds the command
 line that parses their arguments."""
 PRELOADED_FOR_WORKERS = [
-    "matplotlib.pyplot", "pandas", "pyproximal", "scipy.stats", "selenium.webdriver",
-    "sklearn.utils.estimator_checks", "torch.distributed.tensor", "typer.testing",
+    "matplotlib.pyplot", "pandas", "pyarrow.parquet", "pyproximal", "scipy.stats",
+    "selenium.webdriver.support.ui", "sklearn.utils.estimator_checks", "torch.distributed.tensor", "typer.testing",
 ]  # fmt: skip
 """What test modules import, except polars, whose threads do not survive a fork, and plugins of pytest."""
 WORKER = f"popen//python={shlex.join([sys.executable, str(Path(__file__).with_name('stand_in.py'))])}"
@@ -52,8 +53,11 @@ Tests of several machines have separate network namespaces (`tests.namespaces`).
 SHARED = "PROXDASA_TEST_FORKS"
 """The environment variable with the socket's address and, since Python 3.14, the key of the shared server."""
 
+WORKERS = "PROXDASA_TEST_WORKERS"
+"""The environment variable that is set if the fork server also serves pytest-xdist."""
+
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(PRELOADED)
+FORKS.set_forkserver_preload(["tests.preloaded"])
 
 
 def share(workers=False):
@@ -61,7 +65,7 @@ def share(workers=False):
     if SHARED in os.environ:
         return
     if workers:
-        FORKS.set_forkserver_preload([*PRELOADED, *PRELOADED_FOR_WORKERS])
+        os.environ[WORKERS] = "1"
     forkserver.ensure_running()
     server = forkserver._forkserver
     key = getattr(server, "_forkserver_authkey", None) or b""
@@ -99,11 +103,7 @@ def label(token, rank=""):
 
 
 def stand_in(words):
-    """The exit code of a program with its arguments, in a forked process with our environment, streams and signals.
-
-    Under mpiexec this is only for runs that MPI aborts. When the first process has ended with an error, mpiexec kills
-    those that have not, and stand-ins do not end at the same time.
-    """
+    """The exit code of a program with its arguments, in a forked process with our environment, streams and signals."""
     inherited = {name: int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ}
     with contextlib.ExitStack() as stack:
         spaces = {name: stack.enter_context(_own_space(name).open()).fileno() for name in SPACES}
@@ -142,7 +142,15 @@ def _become(words, env, handles):
     rank = env.get("RANK", env.get("PMI_RANK", ""))
     Path("/proc/self/comm").write_text(label(env.get(TOKEN, ""), rank))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os._exit(run_command(words, env))
+    libc = ctypes.CDLL(None)
+    if "PMI_RANK" in env:
+        libc.on_exit(libc._exit, None)  # last of all that was not inherited
+    code = run_command(words, env)
+    if library := sys.modules.get("mpi4py.MPI"):
+        # As at the end of an interpreter: mpiexec kills all processes if one ends without a word.
+        library.Finalize()
+        libc.exit(code)
+    os._exit(code)
 
 
 def _work(code, env):

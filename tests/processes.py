@@ -166,6 +166,7 @@ class Command:
         self.words, self.output, self.token = words, folder / f"output-{token}", token
         sizes = [int(words[i + 1]) for i, word in enumerate(words) if word in ("--processes", "--nproc-per-node", "-n")]
         self.size = sum(sizes)
+        self._older = set(_pids())  # which are not ours, for as long as they live
 
     def text(self):
         """What the command and its processes have written so far, without notes on the settings."""
@@ -190,7 +191,9 @@ class Command:
 
     def processes(self):
         """The ids of its processes that are alive, the oldest first."""
-        return [pid for pid in sorted(_pids()) if self._owns(pid) or self._stood_for(pid)]
+        living = set(_pids())
+        self._older &= living
+        return [pid for pid in sorted(living - self._older) if self._owns(pid) or self._stood_for(pid)]
 
     def workers(self):
         """The ids of the processes that hold agents, by their number."""

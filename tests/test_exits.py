@@ -39,6 +39,23 @@ Result.save = save
 """A disk on which there is no room for results."""
 
 
+FRESH = """
+import sys
+from pathlib import Path
+import proxdasa.runs.jobs
+Path(sys.argv.pop(1)).touch()
+from proxdasa.cli import main
+main()
+"""
+LATER = """
+import time
+from pathlib import Path
+while not Path({ready!r}).exists():
+    time.sleep(0.05)
+"""
+"""MPI would have a process that is there earlier than the others use a core until they have imported all they need."""
+
+
 @pytest.fixture
 def start(tmp_path):
     with commands(tmp_path) as start:
@@ -73,13 +90,21 @@ def test_codes_are_written_down_once():
 # the same in one process, in several, and under MPI
 
 
-def launched(start, how, file, results, *options, env=None, fork=True):
-    """A run of two processes that was started in this way, or of one."""
+def launched(start, how, file, results, *options, env=None, fresh=False):
+    """A run of two processes that was started in this way, or of one.
+
+    Under mpiexec the first can be a ``fresh`` interpreter.
+    """
     words = ("proxdasa", "run", file, "-o", results, *options)
     if how == "mpiexec":
         pytest.importorskip("mpi4py", reason="there is no mpi4py here (pip install proxdasa[mpi])")
         program("mpiexec")
-        return start("mpiexec", "-n", 2, *words, env=env, fork=fork)
+        if not fresh:
+            return start("mpiexec", "-n", 2, *words, env=env)
+        ready = str(results.with_name("ready"))
+        first = (sys.executable, "-c", FRESH, ready, *words[1:])
+        env = trouble(results.with_name("later"), LATER.format(ready=ready))
+        return start("mpiexec", "-n", 1, *first, ":", "-n", 1, *words, env=env)
     if how == "torchrun":
         return start("torchrun", "--standalone", "--nproc-per-node", 2, "-m", *words, env=env)
     return start(*words, *(("--processes", 2) if how == "--processes" else ()), env=env)
@@ -121,17 +146,17 @@ def test_the_launcher_tries_again_after_a_crash_or_a_full_disk_but_not_after_a_d
 @pytest.mark.parametrize("how", ["--processes", pytest.param("mpiexec", marks=pytest.mark.slow)])
 def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
     file = write_config(tmp_path / "run.toml", iterations=1000, observe_every=5, gamma=100)
-    assert "diverged" in launched(start, how, file, tmp_path / "results", fork=how != "mpiexec").ended(4)
+    assert "diverged" in launched(start, how, file, tmp_path / "results", fresh=True).ended(4)
 
 
 @LINUX
 @pytest.mark.parametrize("how", ["--processes", "mpiexec"])
 def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
-    """What was done until then has the bits of a run in one process, under MPI too."""
+    """What was done until then has the bits of a run in one process, under MPI too, with a fresh interpreter."""
     results, file = tmp_path / "results", write_config(tmp_path / "run.toml", iterations=10**7)
-    command = launched(start, how, file, results, "--exact", "--checkpoint-every", 1, fork=how != "mpiexec")
+    command = launched(start, how, file, results, "--exact", "--checkpoint-every", 1, fresh=True)
     command.until(lambda: newest(results) >= 2)
-    os.kill(command.workers()[1], signal.SIGTERM)
+    os.kill(command.workers()[-1], signal.SIGTERM)
     assert "interrupted after" in command.ended(130)
     done = load(results).iterations
     whole, alone = write_config(tmp_path / "whole.toml", iterations=done), tmp_path / "alone"

@@ -329,8 +329,9 @@ def test_a_diverging_trial_costs_the_others_nothing_in_several_processes(start, 
         ({"gamma": 0.02}, "configuration"),
         ({"agents": 7}, "number of agents"),
         ({"dim": 9}, "dimension"),
-        ({"more": 'dtype = "float64"'}, "floating-point type"),
-        ({"network": "complete"}, "network"),
+        # `test_processes` has these in threads.
+        pytest.param({"more": 'dtype = "float64"'}, "floating-point type", marks=pytest.mark.slow),
+        pytest.param({"network": "complete"}, "network", marks=pytest.mark.slow),
     ],
 )
 def test_processes_that_disagree_stop_at_once(changes, words, start, tmp_path):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from proxdasa.cli import app
 from tests.namespaces import ADDRESSES, ip, machines
-from tests.processes import LINUX, check_same, commands, listeners, newest, trouble, write_config
+from tests.processes import LINUX, check_same, commands, here, listeners, newest, trouble, write_config
 from tests.test_faults import SLOW
 
 pytestmark = LINUX
@@ -46,7 +46,7 @@ def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_t
         ip("-n", hosts[0], "link", "set", "veth0", state)
 
     with commands(tmp_path) as start:
-        start("proxdasa", "run", file, "-o", tmp_path / "undisturbed", "--exact").ended()
+        here("run", file, "-o", tmp_path / "undisturbed", "--exact")
         torchrun = ("torchrun", "--nnodes", 2, "--master-addr", ADDRESSES[0], "--master-port", 29500)
         run = ("-m", "proxdasa", "run", file, "-o", results, "--exact", "--checkpoint-every", 1)
         options = ("--interface", "veth0", "--timeout", TIMEOUT)
@@ -75,5 +75,5 @@ def test_a_run_on_two_machines_survives_a_link_that_is_cut_for_almost_half_the_t
         assert re.search(told.format("[3-5]", "[0-2]"), second), second
         assert newest(results) < 100
 
-        start("proxdasa", "resume", results).ended()
+        here("resume", results)
     check_same(results, tmp_path / "undisturbed")

@@ -16,7 +16,8 @@ from proxdasa.exit_codes import Code
 ROWS, FAILURE, WAITING = 1, 2, 3  # tags of messages
 SPIN = 200e-6
 """Seconds of polling without a pause; on one machine most messages arrive by then, and a nap would take longer."""
-NAP = 50e-6
+NAP, LONGEST_NAP = 50e-6, 2e-3
+"""Seconds between two later polls: the fiftieth part of the time waited so far, within these limits."""
 
 
 @final
@@ -75,7 +76,7 @@ class MPI:
                 raise LostError(self._first_open(pending), reason)
             if waited > self._timeout:
                 raise LostError(self._find_lost(self._first_open(pending)), f"silent for {self._timeout:g} s")
-            time.sleep(NAP)
+            time.sleep(min(max(NAP, waited / 50), LONGEST_NAP))
         return time.perf_counter() - began
 
     def _first_open(self, pending: list[tuple[int, Any]]) -> int:
