@@ -6,6 +6,7 @@ the site, for which these hooks do the same at build time. So the site loads not
 
 from __future__ import annotations
 
+import functools
 import html
 import re
 from pathlib import Path
@@ -20,8 +21,10 @@ from pymdownx.superfences import SuperFencesException  # type: ignore[import-unt
 
 SIZE = 10.0
 STIX = FontProperties(size=SIZE, math_fontfamily="stix")
-CURVES = {1: "M", 2: "L", 3: "Q", 4: "C", 79: ""}
-"""SVG's letters for the codes of matplotlib's `Path`; filled outlines need no letter to close them."""
+CLOSING = 79
+"""The code in matplotlib's `Path` that ends an outline; one that is filled need not be closed."""
+LETTERS = {1: "M", 2: "L", 3: "Q", 4: "C"}
+"""SVG's letters for the other codes; a curve has the code of its kind at each of its points."""
 OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)\)")
 """A link from a page in docs/ to a file of the project; from a folder in docs/ the same text leads to another page."""
 INDEXED = re.compile(r"(?<![^\W_])((?:prox|deg|[^\W\d_])[\u0300-\u036f²]?)([_^])(\{[^}]*\}|\([^)]*\)|\w+)")
@@ -84,17 +87,18 @@ def equations(source: str, _language: str, name: str, _options: Any, _md: Any, *
         raise SuperFencesException(f"cannot draw {source}: {error}") from error
 
 
+@functools.cache
 def drawing(tex: str) -> str:
     """One formula as SVG, in the colour and size of the surrounding text, with the TeX as its accessible label."""
     math = f"${tex}$"
     if not tex:
         return ""
     width, height, descent = (float(side) for side in text_to_path.get_text_width_height_descent(math, STIX, True))
-    outline = "".join(
-        letter + " ".join(f"{x:.2f} {-y:.2f}" for x, y in points.reshape(-1, 2))
-        for points, code in TextPath((0, 0), math, prop=STIX).iter_segments(simplify=False)
-        if (letter := CURVES[int(code)])
-    )
+    path = TextPath((0, 0), math, prop=STIX)
+    drawn = path.codes != CLOSING
+    letters = "".join(LETTERS[code] for code in path.codes[drawn].tolist())
+    pattern = re.sub("M|L|QQ|CCC", lambda part: part[0][0] + " ".join(["%.2f %.2f"] * len(part[0])), letters)
+    outline = pattern % tuple((path.vertices[drawn] * (1, -1)).flatten().tolist())
     return (
         f'<svg role="img" aria-label="{html.escape(tex)}" viewBox="0 {descent - height:.2f} {width:.2f} {height:.2f}" '
         f'style="width:{width / SIZE:.3f}em;height:{height / SIZE:.3f}em;vertical-align:{-descent / SIZE:.3f}em">'

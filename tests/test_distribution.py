@@ -24,17 +24,22 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAME = f"proxdasa-{PROJECT['version']}"
 LIMIT = 120
-COMMANDS = """
+PROGRAM = """
 import os, sys
+import torch
 import proxdasa
+from proxdasa import data, problems
 from proxdasa.cli import app
 print(proxdasa.__file__)
+network = lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(0.1))
+problems.Supervised(network, data.from_tensors(torch.ones(4, 2), [0, 1, 0, 1]), 2, path="loop")
+print("torch._dynamo" in sys.modules)
 app(["run", sys.argv[1], "--output", "results"], standalone_mode=False)
 app(["report", "results", "--html"], standalone_mode=False)
 sys.stdout.flush()
 os._exit(0)
 """
-"""Two commands in one interpreter, which imports torch once, and does not take it down at its end."""
+"""A problem and two commands in one interpreter, which imports torch once, and does not take it down at its end."""
 
 
 def run(*words, cwd, env=None):
@@ -55,8 +60,14 @@ def checkout(tmp_path_factory):
     """A copy of the checkout without what git ignores, so that building changes nothing in the checkout itself."""
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()]
     folder = tmp_path_factory.mktemp("distribution") / "checkout"
-    shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", ".ci", "PKG-INFO", "setup.cfg", *ignored))
+    ignore = shutil.ignore_patterns(".git", ".ci", "PKG-INFO", "setup.cfg", *ignored)
+    shutil.copytree(ROOT, folder, ignore=ignore, copy_function=copy)
     return folder
+
+
+def copy(source, target):
+    """Copy a file, but leave figures empty, which most of the bytes are."""
+    Path(target).touch() if source.endswith(".png") else shutil.copy2(source, target)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +75,7 @@ def built(checkout):
     """Wheel and sdist as `make dist` builds them, in a checkout that has been worked in."""
     pytest.importorskip("build", reason="build is not installed: pip install .[test]")
     used = checkout.with_name("used")
-    shutil.copytree(checkout, used)
+    shutil.copytree(checkout, used, copy_function=os.link)
     for left in ("build/lib/proxdasa/removed.py", "tests/__pycache__/left.pyc", "src/proxdasa/__pycache__/left.pyc"):
         (used / left).parent.mkdir(parents=True)
         (used / left).touch()
@@ -96,8 +107,11 @@ def test_the_sdist_holds_the_whole_checkout(built, checkout):
     assert found - generated == files(checkout), "MANIFEST.in says what goes into the sdist"
 
 
-def test_the_installed_wheel_runs_the_quickstart(built, tmp_path):
-    home = tmp_path / "environment"
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """A folder with an environment into which the wheel is installed, and what `PROGRAM` prints in it."""
+    folder = tmp_path_factory.mktemp("installed")
+    home = folder / "environment"
     venv.create(home, symlinks=True)  # without pip
     paths = {"base": str(home), "platbase": str(home)}
     site, scripts = (Path(sysconfig.get_path(kind, "venv", paths)) for kind in ("purelib", "scripts"))
@@ -106,19 +120,30 @@ def test_the_installed_wheel_runs_the_quickstart(built, tmp_path):
     (site / "dependencies.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     env["OMP_NUM_THREADS"] = "1"
-    pip = (sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check", "--python", scripts / "python")
+    pip = importlib.metadata.distribution("pip").locate_file("pip")  # what pip itself starts if it is told --python
     options = ("--no-deps", "--no-index", "--no-compile")  # Python compiles what it imports
-    run(*pip, "install", *options, built / f"{NAME}-py3-none-any.whl", cwd=tmp_path, env=env)
+    words = ("--isolated", "--disable-pip-version-check", "install", *options, built / f"{NAME}-py3-none-any.whl")
+    run(scripts / "python", pip, *words, cwd=folder, env=env)
 
-    assert run(scripts / "proxdasa", "--version", cwd=tmp_path, env=env) == f"proxdasa {PROJECT['version']}\n"
+    assert run(scripts / "proxdasa", "--version", cwd=folder, env=env) == f"proxdasa {PROJECT['version']}\n"
     quickstart = (ROOT / "examples/quickstart.toml").read_text(encoding="utf-8")
     shorter = quickstart.replace("iterations = 2_500", "iterations = 100")  # test_examples.py runs it to its end
-    (tmp_path / "quickstart.toml").write_text(shorter, encoding="utf-8")
-    said = run(scripts / "python", "-c", COMMANDS, "quickstart.toml", cwd=tmp_path, env=env)
-    assert Path(said.splitlines()[0]) == site / "proxdasa/__init__.py"
-    result = proxdasa.load(tmp_path / "results")
+    (folder / "quickstart.toml").write_text(shorter, encoding="utf-8")
+    place, *said = run(scripts / "python", "-c", PROGRAM, "quickstart.toml", cwd=folder, env=env).splitlines()
+    assert Path(place) == site / "proxdasa/__init__.py"
+    return folder, said
+
+
+def test_the_installed_wheel_runs_the_quickstart(installed):
+    folder, _ = installed
+    result = proxdasa.load(folder / "results")
     assert result.records[-1]["k"] == 100
-    assert list((tmp_path / "results").glob("*.html"))
+    assert list((folder / "results").glob("*.html"))
+
+
+def test_a_problem_is_made_without_torchs_compiler(installed):
+    """Importing it takes seconds."""
+    assert installed[1][0] == "False"
 
 
 def test_the_metadata_say_what_the_project_says(metadata):

@@ -1,7 +1,7 @@
 """Estimators: scikit-learn's own checks, the same minima as scikit-learn's solvers, and models in their own units."""
 
 import pickle
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +21,8 @@ from proxdasa.plans.smoothness import estimate_lipschitz
 from proxdasa.samples import Samples
 from proxdasa.tuning import default_range
 
-ROUGH = {"max_iter": 10, "tol": 1e-2, "agents": 2}
+ring = cache(networks.ring)
+ROUGH = {"max_iter": 4, "tol": 1e-2, "agents": 2}
 
 
 @pytest.fixture
@@ -37,7 +38,8 @@ def test_scikit_learns_checks(estimator, check, monkeypatch):
         return SimpleNamespace(best=settings[0], ranking=[SimpleNamespace(mean=float("inf"))])
 
     monkeypatch.setattr(solver, "halve", first)
-    monkeypatch.setattr(default_range, "STEPS", (0.5,))
+    monkeypatch.setattr(networks, "ring", ring)
+    monkeypatch.setattr(default_range, "STEPS", (0.25,))
     monkeypatch.setattr(default_range, "estimate_lipschitz", partial(estimate_lipschitz, steps=2))
     check(estimator)
 
@@ -178,17 +180,21 @@ def test_units_do_not_matter_and_constant_features_get_no_weight():
 
 def test_a_step_that_is_too_large_for_the_rest_of_the_way_is_replaced(monkeypatch):
     X, y = load_iris(return_X_y=True)
-    settings = {"weight": 0.5, "tol": 1e-5, "max_iter": 200, "agents": 3}
+    settings = {"weight": 0.5, "tol": 1e-5, "max_iter": 100, "agents": 3}
+    halve, searches = solver.halve, []
+
+    def search(*arguments):
+        """The first time, an ordinary one; the second time, the same with a step that is too large."""
+        if searches:
+            best = searches[0].ranking[0]
+            searches[0].ranking[0] = type(best)({"gamma": 10 * best.parameters["gamma"]}, best.values)
+        else:
+            searches.append(halve(*arguments))
+        return searches[0]
+
     monkeypatch.setattr(solver, "SEARCHED", 50)
+    monkeypatch.setattr(solver, "halve", search)
     right = DecentralizedClassifier(**settings).fit(X, y)
-    halve = solver.halve
-
-    def careless(*arguments):
-        found = halve(*arguments)
-        found.ranking[0] = type(found.ranking[0])({"gamma": 10 * found.best["gamma"]}, found.ranking[0].values)
-        return found
-
-    monkeypatch.setattr(solver, "halve", careless)
     model = DecentralizedClassifier(**settings).fit(X, y)
     assert model.gamma_ < 10 * right.gamma_
     np.testing.assert_allclose(model.coef_, right.coef_, atol=1e-3)

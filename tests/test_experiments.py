@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, mixing
+from proxdasa import DPSGD, ProxDASA, ProxDASAGT, cli, experiments, mixing
 from proxdasa.configs import read
 from proxdasa.data import Dirichlet, digits
 from proxdasa.experiments.heterogeneity import BATCH, BETAS, heterogeneity, skew, skewed_partition
@@ -263,6 +263,11 @@ def test_reproduce_heterogeneity(tmp_path, monkeypatch, drawn):
 def test_reproduce_topology(tmp_path, monkeypatch, drawn):
     monkeypatch.setattr(cli.out, "width", 200)
     monkeypatch.setattr("proxdasa.experiments.series.Saving", lambda place, every: Saving(place, 10 * every))
+
+    def observed_seldom(*arguments):
+        return {name: replace(setup, observe_every=20) for name, setup in topology(*arguments).items()}
+
+    monkeypatch.setattr(experiments, "topology", observed_seldom)
     result = call("topology", "--rounds", "20,40,20", "--trials", 2, "-o", tmp_path)
     assert result.exit_code == 0, result.output
     rows = columns(tmp_path / "table.csv")

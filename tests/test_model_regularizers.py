@@ -144,7 +144,8 @@ def test_group_lasso_prunes_neurons_in_three_lines():
     examples = data.from_tensors(x, (x[:, 0] > 0).long())
     problem = Supervised(lambda: models.mlp(3, 16, 2), examples, agents=4, batch_size=20)
     psi = group_neurons(problem.model, 0.03)
-    result = proxdasa.run(proxdasa.ProxDASAGT(1.0, 0.3), problem, networks.ring(4), regularizer=psi, iterations=400)
+    settings = {"regularizer": psi, "iterations": 200, "observe_every": 200}
+    result = proxdasa.run(proxdasa.ProxDASAGT(1.0, 0.3), problem, networks.ring(4), **settings)
     model = problem.module(result)
     small = proxdasa.prune(model)
     assert 1 <= small[0].out_features <= 8

@@ -309,14 +309,15 @@ def test_large_and_decided_by_the_smallest_eigenvalue():
     assert abs(relative_gap(from_matrix(W), 1 - np.cos(np.pi / n))) < 1e-8
 
 
-def test_one_large_self_weight_does_not_hide_the_smallest_eigenvalue():
-    """K_{300,300} without half the edges of agent 0, who alone keeps half its value: ρ = −λ_n, and λ₂ is far below."""
-    graph = nx.complete_bipartite_graph(300, 300)
-    graph.remove_edges_from([(0, j) for j in range(300, 450)])
+def test_one_large_self_weight_does_not_hide_the_smallest_eigenvalue(monkeypatch):
+    """K_{60,60} without half the edges of agent 0, who alone keeps half its value: ρ = −λ_n, and λ₂ is far below."""
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 100)
+    graph = nx.complete_bipartite_graph(60, 60)
+    graph.remove_edges_from([(0, j) for j in range(60, 90)])
     network = from_graph(graph)
     assert network.n > spectrum.DENSE_LIMIT
     values = np.linalg.eigvalsh(network.W.toarray())
-    assert values[-2] < 0.51 < 0.99 < -values[0]
+    assert values[-2] < 0.52 < 0.95 < -values[0]
     assert network.rho == pytest.approx(-values[0], abs=1e-12)
 
 
@@ -449,7 +450,7 @@ def in_precision(W, dtype):
 @pytest.mark.parametrize("network", EXAMPLES, ids=lambda network: network.label)
 def test_a_matrix_is_judged_by_its_own_precision_and_then_corrected(network):
     W = network.W.toarray()
-    for dtype in LESS:
+    for dtype in LESS if network in EXAMPLES[::8] else LESS[:2]:  # tensors become arrays of NumPy
         found = from_matrix(in_precision(W, dtype))
         laws(found)
         np.testing.assert_allclose(found.W.toarray(), W, rtol=0, atol=1e-7 if "32" in str(dtype) else 1e-3)

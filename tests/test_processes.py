@@ -88,7 +88,7 @@ def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
         program("mpiexec")
     words = {
         "torchrun": ("--standalone", "--nproc-per-node", size, "-m"),
-        "mpiexec": ("-n", size, sys.executable, "-m"),  # which ends stand-ins that do not end at the same time
+        "mpiexec": ("-n", size, sys.executable, "-m"),
     }[launcher]
     with commands(tmp_path) as start:
         command = (launcher, *words, "tests.setups", tmp_path / "hashes")

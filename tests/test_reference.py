@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from proxdasa import data
+from proxdasa.runs.setup import Setup
 
 PAGES = Path(__file__).parents[1] / "docs" / "reference"
 LISTED = {
@@ -77,11 +78,34 @@ def start():
 EXAMPLES = [name for name in LISTED if needs_example(find(name))]
 
 
+@pytest.fixture
+def cheap(monkeypatch):
+    """Runs that do not say how often they observe do so at the beginning and at the end; searches are short."""
+    complete = Setup.__post_init__
+
+    def observe_ends(setup):
+        if setup.observe_every is None:
+            object.__setattr__(setup, "observe_every", max(1, setup.iterations))
+        complete(setup)
+
+    monkeypatch.setattr(Setup, "__post_init__", observe_ends)
+    monkeypatch.setattr("proxdasa.estimators.solver.SEARCHED", 15)
+
+
+@pytest.mark.slow  # as a reader runs them
 @pytest.mark.usefixtures("drawn")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in READ else name for name in EXAMPLES]
-)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_runs_as_it_stands(name, tmp_path, monkeypatch):
+    run_example(name, tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("drawn", "cheap")
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in READ])
 def test_every_public_object_has_an_example_that_runs(name, tmp_path, monkeypatch):
+    run_example(name, tmp_path, monkeypatch)
+
+
+def run_example(name, tmp_path, monkeypatch):
     thing = inspect.unwrap(find(name))
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(thing) or "", start(), name, None, 0)
     assert test.examples, f"{name} is in the reference but has no example (>>>) in its docstring"

@@ -132,7 +132,8 @@ def forked(monkeypatch):
 @LINUX
 @pytest.mark.usefixtures("forked")
 def test_a_rehearsal_from_the_command_line(study, tmp_path):
-    study.write_text(study.read_text().replace("[sites]", '[sites]\nshare = ["loss"]'))
+    text = study.read_text().replace("[sites]", '[sites]\nshare = ["loss"]')
+    study.write_text(text.replace("iterations = 40", "iterations = 40\nobserve_every = 20"))
     result = call("site", "run", study, "--rehearse", "--output", tmp_path / "out")
     logs = {name: (tmp_path / "out" / f"{name}.log").read_text() for name in ("charite", "lmu", "rwth")}
     assert result.exit_code == 0, (result.output, logs)

@@ -383,7 +383,7 @@ def test_learns_a_sparse_model():
     p = Supervised(lambda: nn.Linear(20, 2), data, 4, 8, blocks)
     result = proxdasa.run(
         proxdasa.ProxDASAGT(gamma=1.0, alpha=proxdasa.schedules.constant(0.1)), p, networks.ring(4),
-        regularizer=regularizers.L1(0.02), iterations=600, observe_every=600, trials=2,
+        regularizer=regularizers.L1(0.02), iterations=200, observe_every=200, trials=2,
     )  # fmt: skip
     first, last = result.records[0], result.records[-1]
     assert last["objective"] < 0.7 * first["objective"]

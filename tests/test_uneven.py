@@ -175,9 +175,9 @@ X = np.zeros((1_010, 1), dtype=np.float32)
 
 
 def level_setup(held, partition, weights, **changes):
-    p = Supervised(Level, held, 2, 50, partition, loss=squared_error, initial="zeros", weights=weights)
-    method = proxdasa.ProxDASAGT(gamma=0.125, alpha=schedules.constant(0.9))
-    settings = {"iterations": 50, "observe_every": 50, "dtype": torch.float64} | changes
+    p = Supervised(Level, held, 2, 12, partition, loss=squared_error, initial="zeros", weights=weights)
+    method = proxdasa.ProxDASAGT(gamma=0.15, alpha=schedules.constant(0.9))
+    settings = {"iterations": 35, "observe_every": 35, "dtype": torch.float64} | changes
     return Setup(method, p, networks.complete(2), **settings)
 
 

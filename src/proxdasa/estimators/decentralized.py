@@ -198,7 +198,7 @@ class DecentralizedClassifier(ClassifierMixin, _Decentralized):  # type: ignore[
         >>> from sklearn.datasets import load_breast_cancer
         >>> X, y = load_breast_cancer(return_X_y=True)
         >>> hospital = torch.arange(len(y)) % 5
-        >>> model = DecentralizedClassifier(penalty="l1", weight=0.1, tol=1e-3, max_iter=1_000)
+        >>> model = DecentralizedClassifier(penalty="l1", weight=0.1, tol=0.01, max_iter=500)
         >>> model = model.fit(X, y, groups=hospital)
         >>> int((model.coef_ != 0).sum()), model.coef_.shape
         (5, (1, 30))

@@ -135,7 +135,7 @@ def summarise(runs: Sequence[Run], target: float | None = None) -> Table:
 
     Examples:
         >>> problem = problems.Quadratic(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2))
-        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10)
+        >>> result = proxdasa.run(proxdasa.DPSGD(0.5), problem, networks.ring(3), iterations=10, observe_every=1)
         >>> table = reports.summarise(reports.load_runs([result.save("results/dpsgd")]), target=-0.9)
         >>> [(line.method, line.iterations_to_target) for line in table.lines]
         [('D-PSGD', 2.0)]

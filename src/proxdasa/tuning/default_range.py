@@ -80,7 +80,10 @@ def mean_size(setup: Setup, algorithm: Algorithm, name: str) -> float:
     if not callable(value):
         return float(value)
     k = np.unique(np.linspace(0, setup.iterations - 1, LOOKS).astype(int))
-    return float(np.mean([float(torch.as_tensor(value(int(i))).mean()) for i in k]))
+    sizes = [value(int(i)) for i in k]
+    if all(isinstance(size, float) for size in sizes):
+        return float(np.mean(torch.tensor(sizes).tolist()))  # in single precision, as one by one
+    return float(np.mean([float(torch.as_tensor(size).mean()) for size in sizes]))
 
 
 def _round(value: float) -> float:
