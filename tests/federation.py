@@ -28,14 +28,16 @@ class Relay:
 
     def _accept(self):
         while True:
+            caller = None
             try:
                 caller, _ = self._server.accept()
                 self._wait()
                 answerer = socket.create_connection((HOST, self.target))
             except OSError:
+                if caller:
+                    caller.close()
                 if self._server.fileno() < 0:
                     return
-                caller.close()
                 continue
             self._open += [caller, answerer]
             for pair in ((caller, answerer), (answerer, caller)):
