@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from proxdasa.conditions import Weather
@@ -49,11 +50,16 @@ class Simulator(LocalAgents):
             weights = product(task.network.W, task.problem.dtype, task.device)
             self._compressed.weigh = lambda sent: weights(sent.copies)
         if self._weather is not None:
-            everyone, edges, dtype = np.arange(self.n), task.network.edges, task.problem.dtype
-            self._varying, self._varying_graph = (
-                VaryingProduct(matrix, self.agents, everyone, edges, dtype, False, rounds, task.device)
-                for matrix, rounds in ((task.network.W, task.network.rounds), (adjacency(task.network.W), ()))
-            )
+            self._varying = self._varying_product(task.network.W, task.network.rounds)
+
+    def _varying_product(self, matrix: csr_array, rounds: Sequence[csr_array] = ()) -> VaryingProduct:
+        task, everyone = self._task, np.arange(self.n)
+        edges, dtype = task.network.edges, task.problem.dtype
+        return VaryingProduct(matrix, self.agents, everyone, edges, dtype, False, rounds, task.device)
+
+    @cached_property
+    def _varying_graph(self) -> VaryingProduct:  # few methods need it
+        return self._varying_product(adjacency(self._task.network.W))
 
     def _mix(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The mixing polynomial applied to each tensor."""

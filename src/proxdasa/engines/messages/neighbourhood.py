@@ -6,11 +6,13 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from proxdasa.conditions import Weather
@@ -19,7 +21,7 @@ from proxdasa.contracts import Mixing, Network, PeerError
 from proxdasa.engines.late_rows import Aged
 from proxdasa.engines.messages.halo import Halo, Late, blocks
 from proxdasa.engines.messages.transport import LostError, Transport
-from proxdasa.engines.products import ExactProduct, adjacency, product
+from proxdasa.engines.products import ExactProduct, Product, adjacency, product
 from proxdasa.engines.varying_products import VaryingProduct
 
 TURNS = 2**16
@@ -63,24 +65,36 @@ class Neighbourhood:
         self.parts = blocks(network.n, transport.size)
         self.agents = self.parts[transport.rank]
         self.halo = Halo.of(network.W, self.parts, transport.rank, transport.device)
-        make = ExactProduct if exact else product
-        self.weigh = make(self.halo.block(network.W, self.agents), dtype)
-        self._graph = make(self.halo.block(adjacency(network.W), self.agents), dtype)
+        self._exact, self._dtype = exact, dtype
+        self.weigh = self._product(network.W)
         self._weather = weather
         if weather is not None:
-            self._varying, self._varying_graph = (
-                VaryingProduct(
-                    self.halo.block(matrix, self.agents), self.agents, self.halo.columns, network.edges, dtype, exact,
-                    [self.halo.block(each, self.agents) for each in rounds],
-                )
-                for matrix, rounds in ((network.W, network.rounds), (adjacency(network.W), ()))
-            )  # fmt: skip
+            self._varying = self._varying_product(network.W, network.rounds)
             self._crossings = self.halo.crossings(network.edges, self.parts, self.agents)
         self.spent = {"wire_bytes": 0.0, "computation": 0.0, "communication": 0.0, "waiting": 0.0}
         # A request to stop is only noted, since a signal may come between any two lines; the next iteration acts on it.
         self.k, self._asked, self._stop, self._turn = 0, False, None, _made.get(transport, 0) * APART % TURNS
         _made[transport] = _made.get(transport, 0) + 1
         self._talks, self._talked = 0, False
+
+    def _product(self, matrix: csr_array) -> Product:
+        make = ExactProduct if self._exact else product
+        return make(self.halo.block(matrix, self.agents), self._dtype)
+
+    def _varying_product(self, matrix: csr_array, rounds: Sequence[csr_array] = ()) -> VaryingProduct:
+        own, *changing = (self.halo.block(each, self.agents) for each in (matrix, *rounds))
+        edges = self._network.edges
+        return VaryingProduct(own, self.agents, self.halo.columns, edges, self._dtype, self._exact, changing)
+
+    # Few methods need sums over neighbours.
+
+    @cached_property
+    def _graph(self) -> Product:
+        return self._product(adjacency(self._network.W))
+
+    @cached_property
+    def _varying_graph(self) -> VaryingProduct:
+        return self._varying_product(adjacency(self._network.W))
 
     k: int
     """The current iteration."""
