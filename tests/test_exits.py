@@ -150,11 +150,14 @@ def test_divergence_of_every_trial_has_a_code_of_its_own(how, start, tmp_path):
 
 
 @LINUX
-@pytest.mark.parametrize("how", ["--processes", "mpiexec"])
-def test_an_interruption_has_a_code_of_its_own(how, start, tmp_path):
-    """What was done until then has the bits of a run in one process, under MPI too, with a fresh interpreter."""
+@pytest.mark.parametrize(
+    ("how", "fresh"),
+    [("--processes", False), ("mpiexec", False), pytest.param("mpiexec", True, marks=pytest.mark.slow)],
+)
+def test_an_interruption_has_a_code_of_its_own(how, fresh, start, tmp_path):
+    """What was done until then has the bits of a run in one process, under MPI too, also with a fresh interpreter."""
     results, file = tmp_path / "results", write_config(tmp_path / "run.toml", iterations=10**7)
-    command = launched(start, how, file, results, "--exact", "--checkpoint-every", 1, fresh=True)
+    command = launched(start, how, file, results, "--exact", "--checkpoint-every", 1, fresh=fresh)
     command.until(lambda: newest(results) >= 2)
     os.kill(command.workers()[-1], signal.SIGTERM)
     assert "interrupted after" in command.ended(130)

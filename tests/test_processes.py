@@ -79,7 +79,7 @@ def test_the_same_bits_over_unix_sockets_and_gloo(size, interface, tmp_path):
     ],
 )
 def test_the_same_bits_under_a_launcher(launcher, size, fork, tmp_path):
-    """``fork=False``: in fresh interpreters, as a user has it; `test_launching` and `test_exits` always have some.
+    """``fork=False``: in fresh interpreters, as a user has it; `test_launching` always has one.
 
     `test_exits` also compares the bits of a run under mpiexec.
     """

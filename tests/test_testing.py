@@ -392,10 +392,6 @@ BROKEN = [
     (Swallows(), {"divergence"}),
 ]
 """Methods and all the laws that each breaks."""
-COSTS = (OneVector, TwoGradients, SaysItDoesNotMix, SendsSometimes)
-"""Methods that compute what `Sound` or `LocalSteps` does, and declare other costs."""
-SLOW = (*COSTS, OtherProx)
-"""Methods that break less than another: a test of its own, and `SlightlyOtherProx`, cover them."""
 
 
 @pytest.fixture(autouse=True)
@@ -410,23 +406,15 @@ def only(monkeypatch):
     return lambda *names: monkeypatch.setattr(check, "LAWS", [law for law in laws.LAWS if law.name in names])
 
 
-@pytest.mark.parametrize(
-    ("method", "broken"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if isinstance(case[0], SLOW) else []) for case in BROKEN],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_broken_method_is_caught_by_the_right_laws(method, broken):
+@pytest.mark.parametrize("others", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("method", "broken"), BROKEN, ids=lambda value: type(value).__name__)
+def test_a_broken_method_is_caught_by_the_right_laws(method, broken, others, only):
+    """And by no ``others``; that a sound method breaks none is tested with all methods of the library."""
+    if not others:
+        only(*broken)
     with pytest.raises(LawError) as caught:
         check_algorithm(method, tracks={"y": "g"})
     assert set(caught.value.laws) == broken, str(caught.value)
-
-
-@pytest.mark.parametrize("method", COSTS)
-def test_false_costs_are_caught(method, only):
-    only("costs")
-    with pytest.raises(LawError) as caught:
-        check_algorithm(method())
-    assert caught.value.laws == ("costs",)
 
 
 def test_every_law_has_been_seen_to_fail():
