@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from proxdasa.problems.device_copies import Moved
+from proxdasa.problems.changed_problems import Changeable
 from proxdasa.problems.perceptrons import Examples, Perceptrons
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ LEAST = 6
 """Operations of a sample gradient for each parameter, at least: two forward and four backward."""
 
 
-class Measured(Moved):
+class Measured(Changeable):
     """The part of `Supervised` that is for measuring, on the CPU or another device."""
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Changed copies of a problem of examples: of some of its agents, in another type, or on another device."""
+"""A problem of examples with something changed: for some of its agents, in another type, or on another device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from proxdasa.problems.supervised import Supervised
 
 
-class Moved:
+class Changeable:
     """The part of `Supervised` that makes changed copies of it."""
 
     _device: ClassVar[torch.device] = CPU
